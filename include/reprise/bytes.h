@@ -1,0 +1,48 @@
+// Byte counts with their unit in the type.
+//
+// Every quantity of memory in reprise's interface is a `Bytes`, so that a number of elements or of
+// megabytes cannot be passed by mistake. Decimal units (KB, MB, GB: powers of 1000) and binary ones
+// (KiB, MiB, GiB: powers of 1024) are both offered; printed figures are decimal.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace reprise {
+
+// A signed count of bytes; differences of two measurements may be negative.
+struct Bytes {
+  std::int64_t count = 0;
+
+  constexpr Bytes() = default;
+  constexpr explicit Bytes(std::int64_t bytes) : count(bytes) {}
+
+  constexpr auto operator<=>(const Bytes&) const = default;
+  constexpr Bytes operator-() const { return Bytes(-count); }
+  constexpr Bytes& operator+=(Bytes other) { return count += other.count, *this; }
+  constexpr Bytes& operator-=(Bytes other) { return count -= other.count, *this; }
+  friend constexpr Bytes operator+(Bytes a, Bytes b) { return Bytes(a.count + b.count); }
+  friend constexpr Bytes operator-(Bytes a, Bytes b) { return Bytes(a.count - b.count); }
+  friend constexpr Bytes operator*(Bytes a, std::int64_t n) { return Bytes(a.count * n); }
+
+  // The same quantity in decimal megabytes (1 MB = 1e6 bytes).
+  constexpr double megabytes() const { return static_cast<double>(count) / 1e6; }
+};
+
+constexpr Bytes KB(double n) { return Bytes(static_cast<std::int64_t>(n * 1e3)); }
+constexpr Bytes MB(double n) { return Bytes(static_cast<std::int64_t>(n * 1e6)); }
+constexpr Bytes GB(double n) { return Bytes(static_cast<std::int64_t>(n * 1e9)); }
+constexpr Bytes KiB(double n) { return Bytes(static_cast<std::int64_t>(n * 1024)); }
+constexpr Bytes MiB(double n) { return Bytes(static_cast<std::int64_t>(n * 1024 * 1024)); }
+constexpr Bytes GiB(double n) { return Bytes(static_cast<std::int64_t>(n * 1024 * 1024 * 1024)); }
+
+// "512 B", "53.6 MB", "1.2 GB": decimal units, one decimal place from a kilobyte on.
+std::string to_string(Bytes bytes);
+
+// Reads "400MB", "1.5 GiB", "4096" (bytes), with an optional leading sign.
+// Throws UsageError, naming the text and the accepted units, on anything else.
+Bytes parse_bytes(std::string_view text);
+
+}  // namespace reprise

@@ -1,0 +1,189 @@
+// The part of checkpoint() that must be a template: a function and its arguments, packed so that the
+// compiled region code (src/region) can run them a first time and again. Not for direct use.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <reprise/visit_tensors.h>
+
+#include <concepts>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <tuple>
+#include <type_traits>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace c10 {
+struct IValue;
+}
+namespace torch::nn {
+class Module;
+}
+namespace torch::jit {
+struct Module;
+}
+
+namespace reprise {
+
+struct CheckpointOptions;
+
+namespace detail {
+
+struct GroupState;
+
+// A call that a region can run: the first time on the arguments as given, later on recomputed tensors.
+class RegionCall {
+ public:
+  virtual ~RegionCall() = default;
+  // Runs on the stored arguments and stores the result.
+  virtual void run_first() = 0;
+  // Runs on copies of the arguments that hold `tensors`, in visiting order. The results' tensors are
+  // appended to `results` where that is not null; everything else of the result is dropped.
+  virtual void run_again(std::vector<at::Tensor>& tensors, std::vector<at::Tensor>* results) = 0;
+  // The tensors of the stored arguments, and of the stored result.
+  virtual void visit_arguments(const std::function<void(at::Tensor&)>& f) = 0;
+  virtual void visit_result(const std::function<void(at::Tensor&)>& f) = 0;
+};
+
+// Runs `call` once, as a region: afterwards its result can be taken, and its arguments hold no tensors.
+void run_region(const CheckpointOptions& options, const std::shared_ptr<RegionCall>& call);
+// Throws UsageError for options that exclude each other.
+void check_options(const CheckpointOptions& options);
+const CheckpointOptions& default_options();
+
+// TorchScript's optimizing executor saves other tensors in a second run than in the first; inside this
+// scope it is off for the calling thread.
+class PlainScriptExecutor {
+ public:
+  PlainScriptExecutor();
+  ~PlainScriptExecutor();
+  PlainScriptExecutor(const PlainScriptExecutor&) = delete;
+  PlainScriptExecutor& operator=(const PlainScriptExecutor&) = delete;
+
+ private:
+  bool optimize_before_;
+};
+
+template <class F>
+inline constexpr bool is_script_module = std::is_same_v<F, torch::jit::Module>;
+
+// Calls a function or a module. `F` may be a reference_wrapper.
+template <class F, class... Args>
+auto call_plain(F& f, const Args&... args) {
+  using Function = std::remove_cv_t<std::unwrap_reference_t<std::remove_cv_t<F>>>;
+  Function& function = const_cast<Function&>(static_cast<const Function&>(f));
+  if constexpr (is_script_module<Function>) {
+    PlainScriptExecutor plain;
+    return function.forward(std::vector<c10::IValue>{args...});
+  } else if constexpr (std::invocable<Function&, std::unwrap_reference_t<const Args>&...>) {
+    return std::invoke(function, static_cast<std::unwrap_reference_t<const Args>&>(args)...);
+  } else if constexpr (requires { function->forward(args...); }) {
+    return function->forward(args...);
+  } else {
+    static_assert(requires { function.forward(args...); },
+                  "checkpoint(f, args...): f cannot be called with const lvalues of these arguments "
+                  "(use std::ref for an argument that f changes)");
+    return function.forward(args...);
+  }
+}
+
+template <class F, class... Args>
+class Call final : public RegionCall {
+  using Result = decltype(call_plain(std::declval<F&>(), std::declval<const Args&>()...));
+  static constexpr bool kVoid = std::is_void_v<Result>;
+
+ public:
+  template <class G, class... As>
+  explicit Call(std::in_place_t, G&& f, As&&... args)
+      : function_(std::forward<G>(f)), arguments_(std::forward<As>(args)...) {}
+
+  void run_first() override {
+    std::apply(
+        [this](const auto&... args) {
+          if constexpr (kVoid) {
+            call_plain(function_, args...);
+          } else {
+            result_.emplace(call_plain(function_, args...));
+          }
+        },
+        arguments_);
+  }
+
+  void run_again(std::vector<at::Tensor>& tensors, std::vector<at::Tensor>* results) override {
+    std::size_t next = 0;
+    std::apply([&](const auto&... args) { run_on(results, refill(args, tensors, next)...); }, arguments_);
+  }
+
+  void visit_arguments(const std::function<void(at::Tensor&)>& f) override {
+    std::apply([&](auto&... args) { (visit_tensors(args, f), ...); }, arguments_);
+  }
+
+  void visit_result(const std::function<void(at::Tensor&)>& f) override {
+    if constexpr (!kVoid) visit_tensors(*result_, f);
+  }
+
+  Result take_result() {
+    if constexpr (!kVoid) {
+      Result result = std::move(*result_);
+      result_.reset();
+      return result;
+    }
+  }
+
+ private:
+  // Argument evaluation order is unspecified for function calls; brace-initialization of a tuple is not.
+  template <class A>
+  struct Filled {
+    using type = std::conditional_t<holds_tensors<A>, A, const A&>;
+  };
+
+  template <class A>
+  static typename Filled<A>::type refill(const A& stored, std::vector<at::Tensor>& tensors,
+                                         std::size_t& next) {
+    if constexpr (std::same_as<A, at::Tensor>) {
+      return std::move(tensors[next++]);
+    } else if constexpr (holds_tensors<A>) {
+      A copy = stored;
+      visit_tensors(copy, [&](at::Tensor& tensor) { tensor = std::move(tensors[next++]); });
+      return copy;
+    } else {
+      return stored;
+    }
+  }
+
+  template <class... Filleds>
+  void run_on(std::vector<at::Tensor>* results, const Filleds&... args) {
+    if constexpr (kVoid) {
+      call_plain(function_, args...);
+    } else {
+      auto result = call_plain(function_, args...);
+      if (results != nullptr) {
+        visit_tensors(result, [&](at::Tensor& tensor) { results->push_back(tensor); });
+      }
+    }
+  }
+
+  F function_;
+  std::tuple<Args...> arguments_;
+  std::conditional_t<kVoid, char, std::optional<Result>> result_{};
+};
+
+// A module given as an lvalue object is referred to: copying one copies its registry, not its identity.
+template <class F>
+inline constexpr bool is_module_object =
+    std::is_lvalue_reference_v<F> &&
+    std::is_convertible_v<std::remove_cvref_t<F>*, torch::nn::Module*>;
+
+template <class F, class... Args>
+auto make_call(F&& f, Args&&... args) {
+  using Function =
+      std::conditional_t<is_module_object<F>, std::reference_wrapper<std::remove_reference_t<F>>,
+                         std::decay_t<F>>;
+  return std::make_shared<Call<Function, std::decay_t<Args>...>>(std::in_place, std::forward<F>(f),
+                                                                 std::forward<Args>(args)...);
+}
+
+}  // namespace detail
+}  // namespace reprise
