@@ -105,7 +105,7 @@ struct CheckpointOptions {
   bool debug = false;
 
   // Accept arguments that were changed in place between forward and the recomputation, which then starts
-  // from the changed value, as torch does. For arguments that f only writes to.
+  // from the changed value, as torch does. For arguments that f only writes to. Refused with `reentrant`.
   bool allow_changed_arguments = false;
 
   // Called once, in forward. Refused with `reentrant`.

@@ -75,10 +75,10 @@ class NoSavedTensorHooks {
   std::unique_ptr<Impl> impl_;
 };
 
-// Keeps every saved tensor in host memory until backward asks for it: moved to the CPU when packed
-// (copied, if it is there already) and back to its device when unpacked. With `pin_memory` the host copy
-// is pinned and the copies are asynchronous. Throws UsageError if memory is to be pinned where there is
-// no accelerator. (torch.autograd.graph.save_on_cpu is the Python counterpart.)
+// Keeps every saved tensor in host memory until backward asks for it: moved to the CPU when packed and back
+// to its device when unpacked. Tensors that are there already stay as they are. With `pin_memory` every
+// tensor is copied, the host copy is pinned and the copies are asynchronous; UsageError is thrown where
+// there is no accelerator to pin memory for. (Python: torch.autograd.graph.save_on_cpu.)
 class SaveOnCpu {
  public:
   explicit SaveOnCpu(bool pin_memory = false);

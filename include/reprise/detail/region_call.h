@@ -66,26 +66,41 @@ class PlainScriptExecutor {
   bool optimize_before_;
 };
 
+template <class A>
+const A& pass(const A& argument) {
+  return argument;
+}
+template <class A>
+A& pass(const std::reference_wrapper<A>& argument) {
+  return argument.get();
+}
+
 template <class F>
 inline constexpr bool is_script_module = std::is_same_v<F, torch::jit::Module>;
 
-// Calls a function or a module. `F` may be a reference_wrapper.
+// Calls a function or a module. `F` may be a reference_wrapper or a plain function. A module holder is
+// asked for its module's forward(): its own operator() does not know the result type of a Sequential.
 template <class F, class... Args>
 auto call_plain(F& f, const Args&... args) {
-  using Function = std::remove_cv_t<std::unwrap_reference_t<std::remove_cv_t<F>>>;
-  Function& function = const_cast<Function&>(static_cast<const Function&>(f));
-  if constexpr (is_script_module<Function>) {
-    PlainScriptExecutor plain;
-    return function.forward(std::vector<c10::IValue>{args...});
-  } else if constexpr (std::invocable<Function&, std::unwrap_reference_t<const Args>&...>) {
-    return std::invoke(function, static_cast<std::unwrap_reference_t<const Args>&>(args)...);
-  } else if constexpr (requires { function->forward(args...); }) {
-    return function->forward(args...);
+  if constexpr (std::is_function_v<F>) {
+    F* const pointer = &f;
+    return call_plain(pointer, args...);
   } else {
-    static_assert(requires { function.forward(args...); },
-                  "checkpoint(f, args...): f cannot be called with const lvalues of these arguments "
-                  "(use std::ref for an argument that f changes)");
-    return function.forward(args...);
+    using Function = std::remove_cv_t<std::unwrap_reference_t<std::remove_cv_t<F>>>;
+    Function& function = const_cast<Function&>(static_cast<const Function&>(f));
+    if constexpr (is_script_module<Function>) {
+      PlainScriptExecutor plain;
+      return function.forward(std::vector<c10::IValue>{args...});
+    } else if constexpr (requires { function->forward(args...); }) {
+      return function->forward(args...);
+    } else if constexpr (std::invocable<Function&, std::unwrap_reference_t<const Args>&...>) {
+      return std::invoke(function, static_cast<std::unwrap_reference_t<const Args>&>(args)...);
+    } else {
+      static_assert(requires { function.forward(args...); },
+                    "checkpoint(f, args...): f cannot be called with const lvalues of these arguments "
+                    "(use std::ref for an argument that f changes)");
+      return function.forward(args...);
+    }
   }
 }
 
@@ -113,7 +128,14 @@ class Call final : public RegionCall {
 
   void run_again(std::vector<at::Tensor>& tensors, std::vector<at::Tensor>* results) override {
     std::size_t next = 0;
-    std::apply([&](const auto&... args) { run_on(results, refill(args, tensors, next)...); }, arguments_);
+    std::apply(
+        [&](const auto&... args) {
+          // Braces: the arguments are filled from left to right.
+          const std::tuple<Filled<std::remove_cvref_t<decltype(args)>>...> filled{
+              refill(args, tensors, next)...};
+          std::apply([&](const auto&... again) { run_on(results, again...); }, filled);
+        },
+        arguments_);
   }
 
   void visit_arguments(const std::function<void(at::Tensor&)>& f) override {
@@ -133,14 +155,12 @@ class Call final : public RegionCall {
   }
 
  private:
-  // Argument evaluation order is unspecified for function calls; brace-initialization of a tuple is not.
+  // Arguments with tensors are copied for each run; the others, which may be move-only, are referred to.
   template <class A>
-  struct Filled {
-    using type = std::conditional_t<holds_tensors<A>, A, const A&>;
-  };
+  using Filled = std::conditional_t<holds_tensors<A>, A, const A&>;
 
   template <class A>
-  static typename Filled<A>::type refill(const A& stored, std::vector<at::Tensor>& tensors,
+  static Filled<A> refill(const A& stored, std::vector<at::Tensor>& tensors,
                                          std::size_t& next) {
     if constexpr (std::same_as<A, at::Tensor>) {
       return std::move(tensors[next++]);

@@ -1,0 +1,61 @@
+// See batches.h.
+#include "batches.h"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+
+namespace reprise::app {
+
+namespace {
+
+// Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014.
+std::uint64_t splitmix64(std::uint64_t state) {
+  state += 0x9e3779b97f4a7c15;
+  state = (state ^ (state >> 30)) * 0xbf58476d1ce4e5b9;
+  state = (state ^ (state >> 27)) * 0x94d049bb133111eb;
+  return state ^ (state >> 31);
+}
+
+std::size_t place_count(std::size_t text_size, std::int64_t context) {
+  return text_size - static_cast<std::size_t>(context);
+}
+
+}  // namespace
+
+std::vector<std::size_t> random_starts(std::uint64_t seed, std::int64_t index, std::int64_t batch,
+                                       std::size_t text_size, std::int64_t context) {
+  std::vector<std::size_t> starts;
+  const auto first = static_cast<std::uint64_t>(index * batch);
+  for (std::int64_t row = 0; row < batch; ++row) {
+    const std::uint64_t draw = splitmix64(splitmix64(seed) + first + static_cast<std::uint64_t>(row));
+    starts.push_back(draw % place_count(text_size, context));
+  }
+  return starts;
+}
+
+std::vector<std::size_t> even_starts(std::int64_t count, std::size_t text_size,
+                                     std::int64_t context) {
+  const std::size_t places = place_count(text_size, context);
+  const std::size_t used = std::min(static_cast<std::size_t>(count), places);
+  std::vector<std::size_t> starts;
+  for (std::size_t i = 0; i < used; ++i) starts.push_back(i * places / used);
+  return starts;
+}
+
+Batch cut(std::string_view text, const std::vector<std::size_t>& starts, std::int64_t context,
+          c10::Device device) {
+  const auto rows = static_cast<std::int64_t>(starts.size());
+  Batch batch{at::empty({rows, context}, at::kLong), at::empty({rows, context}, at::kLong)};
+  auto* tokens = batch.tokens.mutable_data_ptr<std::int64_t>();
+  auto* targets = batch.targets.mutable_data_ptr<std::int64_t>();
+  const auto byte = [](char c) { return static_cast<std::int64_t>(static_cast<unsigned char>(c)); };
+  for (const std::size_t start : starts) {
+    const auto window = text.substr(start, static_cast<std::size_t>(context) + 1);
+    tokens = std::transform(window.begin(), window.end() - 1, tokens, byte);
+    targets = std::transform(window.begin() + 1, window.end(), targets, byte);
+  }
+  return {batch.tokens.to(device), batch.targets.to(device)};
+}
+
+}  // namespace reprise::app

@@ -1,0 +1,83 @@
+// From arguments to a subcommand to an exit code. Errors are one line that says what is wrong and how to
+// mend it; LibTorch's are cut before their stack trace.
+#include <CLI/CLI.hpp>
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+#include <reprise/error.h>
+#include <reprise/version.h>
+
+#include <cstdio>
+#include <exception>
+#include <new>
+#include <string>
+
+#include "commands.h"
+
+namespace reprise::app {
+
+namespace {
+
+constexpr int kFailed = 1;
+constexpr int kBadInput = 2;
+
+std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
+std::string command_name(const CLI::App& program) {
+  const auto chosen = program.get_subcommands();
+  return chosen.empty() ? "reprise" : "reprise " + chosen.front()->get_name();
+}
+
+int report(const std::string& where, const std::string& what, int exit_code) {
+  fmt::print(stderr, "{}: {}\n", where, first_line(what));
+  return exit_code;
+}
+
+int report_parse_error(const CLI::App& program, const CLI::ParseError& error) {
+  const std::string where = command_name(program);
+  return report(where, fmt::format("{} (see `{} --help`)", first_line(error.what()), where), kBadInput);
+}
+
+std::string with_remedy(const std::string& text) {
+  const bool out_of_memory = text.find("allocate") != std::string::npos;
+  return first_line(text) + (out_of_memory ? "; try a smaller --batch, or --strategy sqrt" : "");
+}
+
+int run(const CLI::App& program, const Chosen& chosen) {
+  const std::string where = command_name(program);
+  try {
+    return chosen();
+  } catch (const UsageError& error) {
+    return report(where, error.what(), kBadInput);
+  } catch (const c10::Error& error) {
+    return report(where, with_remedy(error.what_without_backtrace()), kFailed);
+  } catch (const std::bad_alloc&) {
+    return report(where, with_remedy("cannot allocate memory"), kFailed);
+  } catch (const std::exception& error) {
+    return report(where, error.what(), kFailed);
+  }
+}
+
+}  // namespace
+
+int run_command_line(int argc, const char* const* argv) {
+  CLI::App program(
+      "Trains networks in less memory: activations are kept or recomputed, gradients stay the same.",
+      "reprise");
+  program.set_version_flag("--version", fmt::format("reprise {} (LibTorch {})", version(),
+                                                    libtorch_version()));
+  program.require_subcommand(1);
+  Chosen chosen;
+  add_train(program, chosen);
+  add_compare(program, chosen);
+  add_info(program, chosen);
+  try {
+    program.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    // --help and --version arrive as errors whose code is success.
+    if (error.get_exit_code() == 0) return program.exit(error);
+    return report_parse_error(program, error);
+  }
+  return run(program, chosen);
+}
+
+}  // namespace reprise::app

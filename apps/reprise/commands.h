@@ -1,0 +1,23 @@
+// The subcommands of `reprise`, one source file each. Every function adds one to the program; when it is
+// chosen, parsing sets `chosen` to what runs it and gives the exit code.
+//
+// Exit codes: 0 done; 1 a comparison came out negative, or something failed on the way; 2 the command or
+// its input was wrong; 130 interrupted.
+#pragma once
+
+#include <CLI/App.hpp>
+
+#include <functional>
+
+namespace reprise::app {
+
+using Chosen = std::function<int()>;
+
+void add_train(CLI::App& program, Chosen& chosen);
+void add_compare(CLI::App& program, Chosen& chosen);
+void add_info(CLI::App& program, Chosen& chosen);
+
+// Parses, runs, and turns every error into one line on stderr and an exit code.
+int run_command_line(int argc, const char* const* argv);
+
+}  // namespace reprise::app

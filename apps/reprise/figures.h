@@ -1,0 +1,41 @@
+// Figures as people read them, and tables of them: used by every command's printed output.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace reprise::app {
+
+std::string format_count(double count);       // "640", "12.3 k", "6.45 M"
+std::string format_duration(double seconds);  // "0.8 s", "42 s", "3 min 12 s", "2 h 05 min"
+std::string format_milliseconds(double milliseconds);  // "1.24", "41.2", "412"
+// Printable ASCII and UTF-8 as they are; control characters as \n, \t, \x1b.
+std::string escape(const std::string& text);
+
+double median(std::vector<double> values);
+
+// Columns as wide as their widest cell; the first to the left, the others to the right.
+class Table {
+ public:
+  explicit Table(std::vector<std::string> header) : rows_{std::move(header)} {}
+  void add(std::vector<std::string> row) { rows_.push_back(std::move(row)); }
+  std::string text() const;
+
+ private:
+  std::vector<std::vector<std::string>> rows_;
+};
+
+// "name   value" lines, aligned.
+class Facts {
+ public:
+  void add(std::string name, std::string value) {
+    entries_.emplace_back(std::move(name), std::move(value));
+  }
+  std::string text() const;
+
+ private:
+  std::vector<std::pair<std::string, std::string>> entries_;
+};
+
+}  // namespace reprise::app

@@ -1,0 +1,31 @@
+// See interrupt.h. A handler may only touch a sig_atomic_t, and that must be a global.
+#include "interrupt.h"
+
+namespace reprise::app {
+
+namespace {
+
+volatile std::sig_atomic_t received_signal = 0;
+
+void note(int signal) { received_signal = signal; }
+
+}  // namespace
+
+InterruptScope::InterruptScope() {
+  received_signal = 0;
+  struct sigaction action = {};
+  action.sa_handler = note;
+  // Back to the default with the first signal; interrupted system calls go on.
+  action.sa_flags = static_cast<int>(SA_RESETHAND) | SA_RESTART;
+  sigaction(SIGINT, &action, &interrupt_before_);
+  sigaction(SIGTERM, &action, &terminate_before_);
+}
+
+InterruptScope::~InterruptScope() {
+  sigaction(SIGINT, &interrupt_before_, nullptr);
+  sigaction(SIGTERM, &terminate_before_, nullptr);
+}
+
+int InterruptScope::signal() const { return received_signal; }
+
+}  // namespace reprise::app

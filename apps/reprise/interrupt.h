@@ -1,0 +1,27 @@
+// Ctrl-C as a request: the running step is finished and saved, then the program ends as it should.
+#pragma once
+
+#include <csignal>
+
+namespace reprise::app {
+
+// While the scope lives, SIGINT and SIGTERM are noted instead of ending the process. A second one ends it
+// at once, in case that finishing the step takes longer than the user will wait. One scope at a time.
+class InterruptScope {
+ public:
+  InterruptScope();
+  ~InterruptScope();
+  InterruptScope(const InterruptScope&) = delete;
+  InterruptScope& operator=(const InterruptScope&) = delete;
+
+  // 0, or the number of the signal that came.
+  int signal() const;
+
+ private:
+  struct sigaction interrupt_before_, terminate_before_;
+};
+
+// What the shell is told about a process that a signal has ended: 130 for Ctrl-C.
+constexpr int exit_code_of_signal(int signal) { return 128 + signal; }
+
+}  // namespace reprise::app

@@ -1,0 +1,82 @@
+// See network.h.
+#include "network.h"
+
+#define XXH_INLINE_ALL
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <c10/core/GradMode.h>
+#include <fmt/format.h>
+#include <xxhash.h>
+
+#include "device.h"
+#include "figures.h"
+
+namespace reprise::app {
+
+namespace {
+
+models::Gpt build(const RunOptions& options, c10::Device device) {
+  at::manual_seed(options.seed);
+  models::Gpt model(options.gpt);
+  model->to(device);
+  return model;
+}
+
+}  // namespace
+
+Network::Network(const RunOptions& options, c10::Device device)
+    : options_(options), device_(device), model_(build(options, device)) {
+  for (const models::GptBlock& block : model_->blocks()) {
+    layers_.push_back([block = block.ptr()](const at::Tensor& x) { return block->forward(x); });
+  }
+}
+
+at::Tensor Network::loss(const Batch& batch, const models::Strategy& strategy) {
+  CheckpointOptions regions;
+  regions.reentrant = options_.reentrant;
+  const Autocast autocast(device_, options_.dtype);
+  const at::Tensor x = strategy.run(layers_, model_->embed(batch.tokens), regions);
+  return models::next_token_loss(model_->head(x), batch.targets);
+}
+
+at::Tensor Network::run_backward(const Batch& batch, const models::Strategy& strategy,
+                                 double scale) {
+  const at::Tensor mean = loss(batch, strategy);
+  (scale == 1.0 ? mean : mean * scale).backward();
+  return mean.detach();
+}
+
+at::Tensor Network::logits(const at::Tensor& tokens) {
+  const c10::NoGradGuard no_grad;
+  const Autocast autocast(device_, options_.dtype);
+  return model_->forward(tokens).to(at::kFloat);
+}
+
+void Network::wrap_layers(const std::function<models::Layer(models::Layer)>& wrapper) {
+  for (models::Layer& layer : layers_) layer = wrapper(std::move(layer));
+}
+
+std::string Network::description() const {
+  const models::GptOptions& gpt = options_.gpt;
+  return fmt::format(
+      "GPT, {} layers of width {}, {} heads, context {}, {} attention, dropout {}: {} parameters",
+      gpt.layers, gpt.width, gpt.heads, gpt.context, options_.attention, gpt.dropout,
+      format_count(static_cast<double>(models::parameter_count(*model_))));
+}
+
+std::string describe_machine(const RunOptions& options, c10::Device device) {
+  const int threads = at::get_num_threads();
+  return fmt::format("{} on {} with {} thread{}", options.dtype, device.str(), threads,
+                     threads == 1 ? "" : "s");
+}
+
+std::uint64_t hash_parameters(const torch::nn::Module& model) {
+  std::uint64_t hash = 0;
+  for (const at::Tensor& parameter : model.parameters()) {
+    const at::Tensor bytes = parameter.detach().cpu().contiguous();
+    hash = XXH3_64bits_withSeed(bytes.const_data_ptr(), bytes.nbytes(), hash);
+  }
+  return hash;
+}
+
+}  // namespace reprise::app

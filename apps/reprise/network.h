@@ -1,0 +1,51 @@
+// The model that the options ask for, on its device, with its blocks as layers for a strategy. What the
+// commands have in common, down to one forward and backward.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <string>
+
+#include "apps/reprise/batches.h"
+#include "apps/reprise/options.h"
+#include "models/gpt.h"
+#include "models/strategy.h"
+
+namespace reprise::app {
+
+class Network {
+ public:
+  // Seeds all default generators with options.seed and draws the weights.
+  Network(const RunOptions& options, c10::Device device);
+
+  // The mean loss of a batch, its graph built under the strategy.
+  at::Tensor loss(const Batch& batch, const models::Strategy& strategy);
+  // Runs backward from it, outside autocast, and returns the loss without its graph.
+  at::Tensor run_backward(const Batch& batch, const models::Strategy& strategy, double scale = 1.0);
+  // Logits without a graph, [batch, time, vocabulary] in f32.
+  at::Tensor logits(const at::Tensor& tokens);
+
+  // Each layer is called through `wrapper`, which may watch it.
+  void wrap_layers(const std::function<models::Layer(models::Layer)>& wrapper);
+
+  models::Gpt& model() { return model_; }
+  c10::Device device() const { return device_; }
+  // "GPT: 8 layers of width 256, 8 heads, ..."
+  std::string description() const;
+
+ private:
+  RunOptions options_;
+  c10::Device device_;
+  models::Gpt model_;
+  models::Layers layers_;
+};
+
+// "f32 on cpu with 2 threads".
+std::string describe_machine(const RunOptions& options, c10::Device device);
+
+// XXH3 of all parameters' bytes: equal for runs that are equal bit for bit.
+std::uint64_t hash_parameters(const torch::nn::Module& model);
+
+}  // namespace reprise::app

@@ -1,0 +1,66 @@
+// What can be asked of `reprise train` and `reprise compare`: plain structs with their defaults, the
+// command-line options that fill them, and the checks that refuse what cannot work before anything is
+// built or written. Checks throw UsageError, whose text becomes the one line that the user sees.
+#pragma once
+
+#include <CLI/App.hpp>
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "models/gpt.h"
+
+namespace reprise::app {
+
+// The model, its data and the machine: common to all commands that run steps.
+struct RunOptions {
+  std::string model = "gpt";
+  models::GptOptions gpt;
+  std::string attention = "fused";
+  std::vector<std::string> data;  // files and folders; empty: the text files of this repository
+  std::int64_t batch = 8;
+  std::uint64_t seed = 1;
+  std::string dtype = "f32";
+  std::string device = "auto";
+  int threads = 0;  // 0: as LibTorch chooses
+  bool reentrant = false;
+  bool json = false;
+};
+
+struct TrainOptions : RunOptions {
+  std::int64_t steps = 100;
+  std::int64_t accumulate = 1;
+  std::string strategy = "none";
+  double learning_rate = 1e-3;
+  std::optional<std::int64_t> warmup;  // steps; a tenth of all, at most 100, if not given
+  double weight_decay = 0.1;
+  double clip = 1.0;  // largest norm of all gradients together; 0: no clipping
+  std::string metrics;
+  std::string checkpoint_dir;
+  std::int64_t checkpoint_every = 0;  // 0: only at the end and when interrupted
+  std::int64_t stop_after = 0;        // 0: at the last step
+  bool resume = false;
+  bool sample = false;
+};
+
+struct CompareOptions : RunOptions {
+  std::vector<std::string> strategies = {"none", "sqrt", "segments:4", "every-block"};
+  std::int64_t steps = 5;
+};
+
+// Makes `command` fill `options`, which must live as long as the command.
+void bind(CLI::App& command, TrainOptions& options);
+void bind(CLI::App& command, CompareOptions& options);
+
+// Throws UsageError for values that cannot work. Completes what follows from others (attention, warm-up).
+void check(TrainOptions& options);
+void check(CompareOptions& options);
+
+// The options that decide what is computed, for --json and for the checkpoint.
+nlohmann::json describe(const RunOptions& options);
+nlohmann::json describe(const TrainOptions& options);
+
+}  // namespace reprise::app

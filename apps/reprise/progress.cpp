@@ -1,0 +1,70 @@
+// See progress.h.
+#include "progress.h"
+
+#include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <string_view>
+#include <vector>
+
+#include "figures.h"
+
+namespace reprise::app {
+
+namespace {
+
+constexpr auto kBetweenDrawings = std::chrono::milliseconds(100);
+
+bool can_redraw(std::FILE* stream) {
+  const char* kind = std::getenv("TERM");
+  return isatty(fileno(stream)) && (!kind || std::string_view(kind) != "dumb");
+}
+
+std::size_t terminal_columns(std::FILE* stream) {
+  winsize size = {};
+  if (ioctl(fileno(stream), TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return 80;
+  return size.ws_col;
+}
+
+}  // namespace
+
+std::string progress_line(const ProgressFigures& figures, std::size_t columns) {
+  const std::string total = fmt::format("{}", figures.steps);
+  const std::vector<std::string> parts = {
+      fmt::format("step {:>{}}/{}", figures.step, total.size(), total),
+      fmt::format("loss {:.4f}", figures.loss),
+      format_duration(figures.seconds_left) + " left",
+      format_milliseconds(figures.milliseconds_per_step) + " ms/step",
+      format_count(figures.tokens_per_second) + " tokens/s",
+      "peak " + to_string(figures.peak),
+  };
+  std::string line;
+  for (const std::string& part : parts) {
+    const std::string longer = line.empty() ? part : line + "   " + part;
+    if (longer.size() >= columns) break;
+    line = longer;
+  }
+  return line;
+}
+
+ProgressLine::ProgressLine(std::FILE* stream) : stream_(stream), enabled_(can_redraw(stream)) {}
+
+void ProgressLine::show(const ProgressFigures& figures) {
+  const auto now = std::chrono::steady_clock::now();
+  if (!enabled_ || (drawn_ && now - last_ < kBetweenDrawings)) return;
+  fmt::print(stream_, "\r{}\x1b[K", progress_line(figures, terminal_columns(stream_)));
+  std::fflush(stream_);
+  drawn_ = true;
+  last_ = now;
+}
+
+void ProgressLine::clear() {
+  if (!drawn_) return;
+  fmt::print(stream_, "\r\x1b[K");
+  std::fflush(stream_);
+  drawn_ = false;
+}
+
+}  // namespace reprise::app

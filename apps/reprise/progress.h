@@ -1,0 +1,45 @@
+// The one live line of a training run: redrawn in place on a terminal, absent everywhere else.
+#pragma once
+
+#include <reprise/bytes.h>
+
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <string>
+
+namespace reprise::app {
+
+struct ProgressFigures {
+  std::int64_t step = 0, steps = 0;
+  double loss = 0;
+  double milliseconds_per_step = 0;
+  double tokens_per_second = 0;
+  Bytes peak;
+  double seconds_left = 0;
+};
+
+// The figures that fit into `columns`: those further right are left out first.
+std::string progress_line(const ProgressFigures& figures, std::size_t columns);
+
+class ProgressLine {
+ public:
+  // Draws to `stream` if that is a terminal that can be redrawn.
+  explicit ProgressLine(std::FILE* stream = stderr);
+  ~ProgressLine() { clear(); }
+  ProgressLine(const ProgressLine&) = delete;
+  ProgressLine& operator=(const ProgressLine&) = delete;
+
+  // At most ten times a second.
+  void show(const ProgressFigures& figures);
+  // Takes the line off the screen, so that something else can be printed.
+  void clear();
+
+ private:
+  std::FILE* stream_;
+  bool enabled_;
+  bool drawn_ = false;
+  std::chrono::steady_clock::time_point last_{};
+};
+
+}  // namespace reprise::app

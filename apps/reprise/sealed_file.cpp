@@ -1,0 +1,123 @@
+// See sealed_file.h. POSIX calls rather than streams, because only they can flush to the disk: a rename may
+// reach the disk before the bytes of the renamed file do.
+#include "sealed_file.h"
+
+#define XXH_INLINE_ALL
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <reprise/error.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <system_error>
+
+namespace reprise::app {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr std::string_view kMagic = "reprise sealed 1";
+
+struct Seal {
+  char magic[kMagic.size()];
+  std::uint64_t length;
+  std::uint64_t hash;
+};
+
+Seal seal_of(std::string_view contents) {
+  Seal seal{{}, contents.size(), XXH3_64bits(contents.data(), contents.size())};
+  std::memcpy(seal.magic, kMagic.data(), kMagic.size());
+  return seal;
+}
+
+[[noreturn]] void fail(const char* action, const fs::path& path) {
+  throw Error(fmt::format("cannot {} {}: {}", action, path.string(),
+                          std::generic_category().message(errno)));
+}
+
+// A file descriptor that closes itself.
+class Descriptor {
+ public:
+  Descriptor(const fs::path& path, int flags) : path_(path), fd_(::open(path.c_str(), flags, 0644)) {
+    if (fd_ < 0) fail("open", path);
+  }
+  ~Descriptor() { ::close(fd_); }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+
+  void write(std::string_view bytes) {
+    while (!bytes.empty()) {
+      const ssize_t written = ::write(fd_, bytes.data(), bytes.size());
+      if (written < 0 && errno != EINTR) fail("write", path_);
+      if (written > 0) bytes.remove_prefix(static_cast<std::size_t>(written));
+    }
+  }
+  void flush() {
+    if (::fsync(fd_) != 0) fail("flush", path_);
+  }
+
+ private:
+  fs::path path_;
+  int fd_;
+};
+
+}  // namespace
+
+void write_sealed(const fs::path& path, std::string_view contents) {
+  const fs::path aside = path.string() + ".partial";
+  const Seal seal = seal_of(contents);
+  {
+    Descriptor file(aside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC);
+    file.write({reinterpret_cast<const char*>(&seal), sizeof seal});
+    file.write(contents);
+    file.flush();
+  }
+  if (::rename(aside.c_str(), path.c_str()) != 0) fail("rename to", path);
+  const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
+  Descriptor(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC).flush();
+}
+
+std::string read_sealed(const fs::path& path) {
+  std::ifstream stream(path, std::ios::binary);
+  std::string bytes{std::istreambuf_iterator<char>(stream), {}};
+  if (!stream.is_open() || stream.bad()) {
+    throw UsageError(fmt::format("cannot read {}; check its permissions", path.string()));
+  }
+  Seal found;
+  if (bytes.size() < sizeof found || !bytes.starts_with(kMagic)) {
+    throw UsageError(fmt::format("{} is not a file of reprise, or is damaged at its beginning; restore "
+                                 "it or start anew in another folder",
+                                 path.string()));
+  }
+  std::memcpy(&found, bytes.data(), sizeof found);
+  bytes.erase(0, sizeof found);
+  if (bytes.size() != found.length) {
+    throw UsageError(fmt::format("{} is damaged: it holds {} bytes instead of {}; restore it or start "
+                                 "anew in another folder",
+                                 path.string(), bytes.size(), found.length));
+  }
+  if (seal_of(bytes).hash != found.hash) {
+    throw UsageError(fmt::format("{} is damaged: its bytes do not match their checksum; restore it or "
+                                 "start anew in another folder",
+                                 path.string()));
+  }
+  return bytes;
+}
+
+void require_writable_folder(const fs::path& folder) {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (!fs::is_directory(folder) || ::access(folder.c_str(), W_OK | X_OK) != 0) {
+    const std::string reason = error ? error.message() : std::generic_category().message(errno);
+    throw UsageError(fmt::format("cannot write to folder {} ({}); choose another with --checkpoint-dir",
+                                 folder.string(), reason));
+  }
+}
+
+}  // namespace reprise::app

@@ -1,0 +1,167 @@
+// See trainer.h.
+#include "trainer.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/multinomial.h>
+#include <ATen/ops/softmax.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/GradMode.h>
+#include <fmt/format.h>
+#include <reprise/error.h>
+#include <reprise/memory.h>
+#include <torch/nn/utils/clip_grad.h>
+
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "device.h"
+
+namespace reprise::app {
+
+namespace {
+
+constexpr std::int64_t kValidationSequences = 64;
+constexpr double kSampleTemperature = 0.8;
+
+// Matrices decay towards zero; biases and the scales of norms do not, as in GPT-2 and after.
+torch::optim::AdamW make_optimizer(const torch::nn::Module& model, const TrainOptions& options) {
+  std::vector<at::Tensor> matrices, others;
+  for (const at::Tensor& parameter : model.parameters()) {
+    (parameter.dim() > 1 ? matrices : others).push_back(parameter);
+  }
+  const auto with_decay = [&](double decay) {
+    return std::make_unique<torch::optim::AdamWOptions>(
+        torch::optim::AdamWOptions(options.learning_rate).betas({0.9, 0.95}).weight_decay(decay));
+  };
+  std::vector<torch::optim::OptimizerParamGroup> groups;
+  groups.emplace_back(matrices, with_decay(options.weight_decay));
+  groups.emplace_back(others, with_decay(0));
+  return torch::optim::AdamW(groups, torch::optim::AdamWOptions(options.learning_rate));
+}
+
+// Options that a resumed run must share; the others (steps, rates, strategy, ...) may be changed.
+constexpr const char* kPinned[] = {"model", "layers",    "width", "heads", "context",
+                                   "batch", "accumulate", "seed"};
+
+}  // namespace
+
+Trainer::Trainer(const TrainOptions& options, TextData data, c10::Device device)
+    : options_(options),
+      data_(std::move(data)),
+      network_(options, device),
+      strategy_(models::Strategy::parse(options.strategy)),
+      schedule_{options.learning_rate, *options.warmup, options.steps},
+      optimizer_(make_optimizer(*network_.model(), options)) {}
+
+StepReport Trainer::step() {
+  const auto start = std::chrono::steady_clock::now();
+  const PeakScope memory(network_.device());
+  StepReport report;
+  report.learning_rate = schedule_.learning_rate(done_);
+  for (auto& group : optimizer_.param_groups()) group.options().set_lr(report.learning_rate);
+  optimizer_.zero_grad();
+  network_.model()->train();
+  const double share = 1.0 / static_cast<double>(options_.accumulate);
+  at::Tensor total;
+  for (std::int64_t part = 0; part < options_.accumulate; ++part) {
+    const auto starts = random_starts(options_.seed, done_ * options_.accumulate + part,
+                                      options_.batch, data_.training.size(), options_.gpt.context);
+    const Batch batch = cut(data_.training, starts, options_.gpt.context, network_.device());
+    const at::Tensor loss = network_.run_backward(batch, strategy_, share);
+    total = total.defined() ? total + loss * share : loss * share;
+    report.tokens += batch.tokens.numel();
+  }
+  report.loss = finite_loss(total.item<double>());
+  const double bound = options_.clip > 0 ? options_.clip : std::numeric_limits<double>::infinity();
+  report.gradient_norm = torch::nn::utils::clip_grad_norm_(network_.model()->parameters(), bound);
+  optimizer_.step();
+  synchronize(network_.device());
+  report.step = ++done_;
+  report.peak = memory.peak();
+  report.milliseconds =
+      std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+  return report;
+}
+
+double Trainer::finite_loss(double loss) const {
+  if (std::isfinite(loss)) return loss;
+  throw Error(fmt::format("the loss is {} at step {}; try a lower --lr or a longer --warmup", loss,
+                          done_ + 1));
+}
+
+double Trainer::validation_loss() {
+  const c10::NoGradGuard no_grad;
+  network_.model()->eval();
+  const auto starts =
+      even_starts(kValidationSequences, data_.validation.size(), options_.gpt.context);
+  double sum = 0;
+  const auto plainly = models::Strategy::parse("none");
+  for (std::size_t begin = 0; begin < starts.size();) {
+    const auto end = std::min(begin + static_cast<std::size_t>(options_.batch), starts.size());
+    const std::vector<std::size_t> some(starts.begin() + begin, starts.begin() + end);
+    const Batch batch = cut(data_.validation, some, options_.gpt.context, network_.device());
+    sum += network_.loss(batch, plainly).item<double>() * static_cast<double>(some.size());
+    begin = end;
+  }
+  network_.model()->train();
+  return sum / static_cast<double>(starts.size());
+}
+
+std::string Trainer::sample(std::int64_t length) {
+  network_.model()->eval();
+  at::Generator generator = at::detail::createCPUGenerator(options_.seed);
+  std::string text = "\n";
+  while (static_cast<std::int64_t>(text.size()) <= length) {
+    const auto context = std::min<std::size_t>(text.size(), options_.gpt.context);
+    at::Tensor tokens = at::empty({1, static_cast<std::int64_t>(context)}, at::kLong);
+    for (std::size_t i = 0; i < context; ++i) {
+      tokens.mutable_data_ptr<std::int64_t>()[i] =
+          static_cast<unsigned char>(text[text.size() - context + i]);
+    }
+    const at::Tensor logits = network_.logits(tokens.to(network_.device())).select(1, -1).cpu();
+    const at::Tensor next =
+        at::multinomial(at::softmax(logits / kSampleTemperature, -1), 1, false, generator);
+    const char byte = static_cast<char>(next.item<std::int64_t>());
+    // An empty line is no sample.
+    if (byte == '\n' && text.size() > 1) break;
+    text += byte;
+  }
+  network_.model()->train();
+  const auto first = text.find_first_not_of('\n');
+  return first == std::string::npos ? "" : text.substr(first);
+}
+
+void Trainer::save(const std::filesystem::path& folder) {
+  const TrainingFacts facts = {
+      {"step", done_}, {"options", describe(options_)}, {"data", data_.fingerprint}};
+  save_training(folder, facts, *network_.model(), optimizer_, network_.device());
+}
+
+void Trainer::resume(const std::filesystem::path& folder) {
+  SavedTraining saved(folder);
+  const auto file = training_checkpoint_file(folder).string();
+  const nlohmann::json now = describe(options_), then = saved.facts().at("options");
+  for (const char* option : kPinned) {
+    if (now.at(option) != then.at(option)) {
+      throw UsageError(fmt::format("--{} {} does not continue {}, which was made with --{} {}", option,
+                                   now.at(option).dump(), file, option, then.at(option).dump()));
+    }
+  }
+  if (saved.facts().at("data") != data_.fingerprint) {
+    throw UsageError(fmt::format("the data differs from what {} was trained on; give the same --data, or "
+                                 "start anew in another folder",
+                                 file));
+  }
+  const auto done = saved.facts().at("step").get<std::int64_t>();
+  if (done >= options_.steps) {
+    throw UsageError(fmt::format("{} has done {} steps already; give more --steps to go on", file, done));
+  }
+  saved.restore(*network_.model(), optimizer_, network_.device());
+  done_ = done;
+}
+
+}  // namespace reprise::app

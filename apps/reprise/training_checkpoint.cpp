@@ -1,0 +1,95 @@
+// See training_checkpoint.h.
+#include "training_checkpoint.h"
+
+#include <ATen/Context.h>
+#include <fmt/format.h>
+#include <reprise/error.h>
+#include <torch/serialize/output-archive.h>
+
+#include <mutex>
+#include <string>
+
+#include "sealed_file.h"
+
+namespace reprise::app {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+std::string generator_key(c10::Device device) { return device.is_cpu() ? "cpu" : "accelerator"; }
+
+std::vector<c10::Device> generator_devices(c10::Device device) {
+  std::vector<c10::Device> devices{c10::Device(c10::kCPU)};
+  if (!device.is_cpu()) devices.push_back(device);
+  return devices;
+}
+
+void write_generators(torch::serialize::OutputArchive& archive, c10::Device device) {
+  for (const c10::Device each : generator_devices(device)) {
+    at::Generator generator = at::globalContext().defaultGenerator(each);
+    const std::lock_guard lock(generator.mutex());
+    archive.write(generator_key(each), generator.get_state(), /*is_buffer=*/true);
+  }
+}
+
+void read_generators(torch::serialize::InputArchive& archive, c10::Device device) {
+  for (const c10::Device each : generator_devices(device)) {
+    at::Tensor state;
+    if (!archive.try_read(generator_key(each), state, /*is_buffer=*/true)) continue;
+    at::Generator generator = at::globalContext().defaultGenerator(each);
+    const std::lock_guard lock(generator.mutex());
+    generator.set_state(state.cpu());
+  }
+}
+
+}  // namespace
+
+fs::path training_checkpoint_file(const fs::path& folder) { return folder / "training.reprise"; }
+
+void save_training(const fs::path& folder, const TrainingFacts& facts,
+                   const torch::nn::Module& model, const torch::optim::Optimizer& optimizer,
+                   c10::Device device) {
+  torch::serialize::OutputArchive archive, model_part, optimizer_part, generators;
+  model.save(model_part);
+  optimizer.save(optimizer_part);
+  write_generators(generators, device);
+  archive.write("facts", c10::IValue(facts.dump()));
+  archive.write("model", model_part);
+  archive.write("optimizer", optimizer_part);
+  archive.write("generators", generators);
+  std::string bytes;
+  archive.save_to([&bytes](const void* data, std::size_t size) {
+    bytes.append(static_cast<const char*>(data), size);
+    return size;
+  });
+  write_sealed(training_checkpoint_file(folder), bytes);
+}
+
+SavedTraining::SavedTraining(const fs::path& folder) {
+  const fs::path file = training_checkpoint_file(folder);
+  if (!fs::exists(file)) {
+    throw UsageError(fmt::format("nothing to resume: there is no {}; leave out --resume to start anew",
+                                 file.string()));
+  }
+  bytes_ = read_sealed(file);
+  torch::serialize::InputArchive archive;
+  archive.load_from(bytes_.data(), bytes_.size(), c10::Device(c10::kCPU));
+  c10::IValue facts;
+  archive.read("facts", facts);
+  facts_ = TrainingFacts::parse(facts.toStringRef());
+}
+
+void SavedTraining::restore(torch::nn::Module& model, torch::optim::Optimizer& optimizer,
+                            c10::Device device) {
+  torch::serialize::InputArchive archive, model_part, optimizer_part, generators;
+  archive.load_from(bytes_.data(), bytes_.size(), device);
+  archive.read("model", model_part);
+  archive.read("optimizer", optimizer_part);
+  archive.read("generators", generators);
+  model.load(model_part);
+  optimizer.load(optimizer_part);
+  read_generators(generators, device);
+}
+
+}  // namespace reprise::app

@@ -1,0 +1,96 @@
+"""Cases whose work is almost nothing, so that what surrounds it can be seen: sin on 8 x 8, and chains of it."""
+
+import torch
+from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
+from torch.utils.checkpoint import checkpoint, checkpoint_sequential
+
+CHAIN = 100  # operators of a chain, each of which saves one tensor
+
+
+def sin(x):
+    return x.sin()
+
+
+def chain(x):
+    for _ in range(CHAIN):
+        x = x.sin()
+    return x
+
+
+def leaf():
+    return torch.randn(8, 8, requires_grad=True)
+
+
+def forward_of(f):
+    def make():
+        x = leaf()
+        return lambda: f(x)
+
+    return make
+
+
+def backward_of(f):
+    """f forward and backward; the gradient does not stay, as after a step."""
+
+    def make():
+        x, gradient = leaf(), torch.ones(8, 8)
+
+        def step():
+            f(x).backward(gradient)
+            x.grad = None
+
+        return step
+
+    return make
+
+
+def region(f, reentrant, state):
+    return backward_of(lambda x: checkpoint(f, x, use_reentrant=reentrant, preserve_rng_state=state))
+
+
+def under(scope):
+    def run(x):
+        with scope():
+            return chain(x)
+
+    return backward_of(run)
+
+
+def copies():
+    """What save_on_cpu does to one saved tensor, CHAIN times."""
+    x = torch.randn(8, 8)
+
+    def step():
+        with torch.no_grad():
+            kept = []
+            for _ in range(CHAIN):
+                copy = torch.empty(x.size(), dtype=x.dtype, layout=x.layout)
+                copy.copy_(x)
+                kept.append(copy)
+
+    return step
+
+
+def identity_hooks():
+    return saved_tensors_hooks(lambda x: x, lambda x: x)
+
+
+CASES = {
+    "region_overhead/plain": backward_of(sin),
+    "region_overhead/forward": forward_of(sin),
+    "region_overhead/non-reentrant": region(sin, reentrant=False, state=False),
+    "region_overhead/non-reentrant,state": region(sin, reentrant=False, state=True),
+    "region_overhead/reentrant": region(sin, reentrant=True, state=False),
+    "region_overhead/reentrant,state": region(sin, reentrant=True, state=True),
+    "region_chain/plain": backward_of(chain),
+    "region_chain/forward": forward_of(chain),
+    "region_chain/region": region(chain, reentrant=False, state=True),
+    "sequential_fine/plain": backward_of(chain),
+    "sequential_fine/segments": backward_of(
+        lambda x: checkpoint_sequential([sin] * CHAIN, CHAIN, x, use_reentrant=False)
+    ),
+    "hooks/plain": backward_of(chain),
+    "hooks/identity": under(identity_hooks),
+    "hooks/save_on_cpu": under(save_on_cpu),
+    "hooks/copies": copies,
+}

@@ -1,0 +1,74 @@
+// The rounds of a race; see race.h.
+#include "race.h"
+
+#include <algorithm>
+#include <cmath>
+#include <stdexcept>
+#include <utility>
+
+namespace reprise::bench {
+namespace {
+
+// Long enough for a clock reading to cost nothing, shorter than the scheduler's slices.
+constexpr double kBatchSeconds = 2e-3;
+constexpr int kFewestRounds = 5;
+constexpr int kFewestRoundsQuick = 2;
+// Of the time that was asked for, where a run shall be quick.
+constexpr double kQuickShare = 0.1;
+
+}  // namespace
+
+double time_calls(const Step& step, int calls) {
+  if (calls > 1) step();
+  const Stopwatch watch;
+  for (int i = 0; i < calls; ++i) step();
+  return watch.elapsed().count() / calls;
+}
+
+Race::Race(Session& session, std::string bench)
+    : session_(session), bench_(std::move(bench)), peer_(session.python()) {}
+
+void Race::add(std::string name, Step step) {
+  auto ours = [step = std::move(step)](int calls) { return time_calls(step, calls); };
+  runners_.push_back({.name = name, .time = std::move(ours), .is_peer = false});
+  const std::string peers_name = bench_ + "/" + name;
+  if (peer_ == nullptr || !peer_->has(peers_name)) return;
+  auto theirs = [peer = peer_, peers_name](int calls) { return peer->time(peers_name, calls); };
+  runners_.push_back({.name = name, .time = std::move(theirs), .is_peer = true});
+}
+
+void Race::run(Seconds time) {
+  for (Runner& runner : runners_) {
+    runner.time(2);
+    const double seconds = std::min(runner.time(2), runner.time(2));
+    runner.calls = std::clamp(static_cast<int>(std::lround(kBatchSeconds / seconds)), 1, 10000);
+  }
+  const Seconds limit = session_.quick() ? kQuickShare * time : time;
+  const auto fewest = static_cast<std::size_t>(session_.quick() ? kFewestRoundsQuick : kFewestRounds);
+  const Stopwatch watch;
+  while (ours_.size() < fewest || watch.elapsed() < limit) {
+    Round ours;
+    Round peers;
+    for (const Runner& runner : runners_) {
+      (runner.is_peer ? peers : ours).seconds_[runner.name] = runner.time(runner.calls);
+    }
+    ours_.push_back(std::move(ours));
+    peers_.push_back(std::move(peers));
+    std::reverse(runners_.begin(), runners_.end());
+  }
+}
+
+void Race::report(const std::string& name, const std::string& unit, const Formula& formula,
+                  const Bar& bar) const {
+  std::vector<double> ours;
+  std::vector<double> peers;
+  for (const Round& round : ours_) ours.push_back(formula(round));
+  try {
+    for (const Round& round : peers_) peers.push_back(formula(round));
+  } catch (const std::out_of_range&) {
+    peers.clear();  // the peer has no such step
+  }
+  session_.report(make_figure(bench_, name, unit, ours, peers, bar));
+}
+
+}  // namespace reprise::bench

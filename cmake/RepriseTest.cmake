@@ -1,0 +1,84 @@
+# Turns a folder of tests into a program, its entries in ctest, and the scripts and plugins beside it.
+
+# What every test program shares; the same for all, so that they can share a precompiled header.
+function(reprise_test_compile target)
+  reprise_compile(${target})
+  # Optimizing tests costs more time in the compiler than it saves in the run.
+  target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
+  target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/src)
+  target_link_libraries(${target} PRIVATE reprise GTest::gtest GTest::gmock rapidcheck Threads::Threads)
+endfunction()
+
+set(REPRISE_TEST_SHARDS 2 CACHE STRING "Parts into which each test program's run is divided")
+set(reprise_test_environment OMP_NUM_THREADS=1 "REPRISE_LIBRARY_DIR=${PROJECT_BINARY_DIR}/lib")
+if(REPRISE_SANITIZE)
+  set(options ${PROJECT_SOURCE_DIR}/tests/sanitizers)
+  list(APPEND reprise_test_environment
+    "ASAN_OPTIONS=detect_odr_violation=0:alloc_dealloc_mismatch=0"
+    "LSAN_OPTIONS=suppressions=${options}/leak.supp:print_suppressions=0"
+    "UBSAN_OPTIONS=print_stacktrace=1"
+    "TSAN_OPTIONS=suppressions=${options}/thread.supp:ignore_noninstrumented_modules=1:report_signal_unsafe=0")
+endif()
+
+function(reprise_add_tests folder)
+  set(dir ${CMAKE_CURRENT_SOURCE_DIR}/${folder})
+  file(GLOB sources CONFIGURE_DEPENDS ${dir}/*.cpp)
+  if(sources)
+    set(program reprise_test_${folder})
+    add_executable(${program} ${sources})
+    reprise_test_compile(${program})
+    target_link_libraries(${program} PRIVATE GTest::gtest_main)
+    target_compile_definitions(${program} PRIVATE REPRISE_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
+      REPRISE_TORCH_PYTHON="${REPRISE_TORCH_PYTHON}" REPRISE_LIBRARY_DIR="${PROJECT_BINARY_DIR}/lib")
+    if(NOT folder MATCHES "^(core|plan)$")
+      target_precompile_headers(${program} REUSE_FROM reprise_test_precompiled)
+    endif()
+    if(TARGET reprise_test_support)
+      target_link_libraries(${program} PRIVATE reprise_test_support)
+    endif()
+    if(TARGET reprise_models)
+      target_link_libraries(${program} PRIVATE reprise_models)
+    endif()
+    if(TARGET reprise_cli AND folder STREQUAL apps)
+      target_link_libraries(${program} PRIVATE reprise_app)
+      target_compile_definitions(${program} PRIVATE REPRISE_CLI="$<TARGET_FILE:reprise_cli>")
+      add_dependencies(${program} reprise_cli)
+    endif()
+    math(EXPR last "${REPRISE_TEST_SHARDS} - 1")
+    foreach(shard RANGE ${last})
+      math(EXPR number "${shard} + 1")
+      set(name ${folder}.${number}of${REPRISE_TEST_SHARDS})
+      add_test(NAME ${name} COMMAND ${program} --gtest_brief=1
+        --gtest_output=json:${PROJECT_BINARY_DIR}/test-results/${name}.json)
+      set_tests_properties(${name} PROPERTIES TIMEOUT 900 LABELS ${folder} ENVIRONMENT
+        "${reprise_test_environment};GTEST_TOTAL_SHARDS=${REPRISE_TEST_SHARDS};GTEST_SHARD_INDEX=${shard}")
+    endforeach()
+  endif()
+  reprise_add_plugins(${folder})
+  reprise_add_scripts(${folder})
+endfunction()
+
+function(reprise_add_plugins folder)
+  file(GLOB plugins CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/plugins/*.cpp)
+  foreach(plugin IN LISTS plugins)
+    cmake_path(GET plugin STEM name)
+    add_library(${name} MODULE ${plugin})
+    reprise_compile(${name})
+    target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/src)
+    target_link_libraries(${name} PRIVATE reprise)
+  endforeach()
+endfunction()
+
+function(reprise_add_scripts folder)
+  file(GLOB scripts CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/*_test.py)
+  foreach(script IN LISTS scripts)
+    cmake_path(GET script STEM name)
+    set(python ${REPRISE_TORCH_PYTHON})
+    if(NOT python)
+      set(python python3)
+    endif()
+    add_test(NAME ${folder}.${name} COMMAND ${python} ${script} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+    set_tests_properties(${folder}.${name} PROPERTIES TIMEOUT 900 LABELS ${folder}
+      ENVIRONMENT "${reprise_test_environment}")
+  endforeach()
+endfunction()

@@ -1,0 +1,12 @@
+// All of reprise. Including only the headers that you use compiles faster.
+#pragma once
+
+#include <reprise/bytes.h>
+#include <reprise/checkpoint.h>
+#include <reprise/checkpoint_sequential.h>
+#include <reprise/error.h>
+#include <reprise/memory.h>
+#include <reprise/random_state.h>
+#include <reprise/saved_tensor_hooks.h>
+#include <reprise/version.h>
+#include <reprise/visit_tensors.h>

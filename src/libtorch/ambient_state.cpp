@@ -1,0 +1,103 @@
+// Taking is on the path of every region, so that the switches of ten device types are read from the
+// thread's dispatch keys in one look, and only their dtypes one by one.
+#include "libtorch/ambient_state.h"
+
+#include <ATen/Context.h>
+#include <ATen/autocast_mode.h>
+#include <c10/core/DefaultDtype.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <tuple>
+
+namespace reprise::libtorch {
+
+namespace {
+
+const auto& autocast_types() { return at::autocast::_AUTOCAST_SUPPORTED_DEVICES; }
+constexpr std::size_t kAutocastTypes =
+    std::tuple_size_v<std::remove_cvref_t<decltype(autocast_types())>>;
+
+c10::DispatchKeySet key_of(c10::DeviceType type) {
+  return c10::DispatchKeySet(at::autocast::get_autocast_dispatch_key_from_device_type(type));
+}
+
+std::uint64_t all_autocast_keys() {
+  static const std::uint64_t keys = [] {
+    c10::DispatchKeySet all;
+    for (c10::DeviceType type : autocast_types()) all = all | key_of(type);
+    return all.raw_repr();
+  }();
+  return keys;
+}
+
+bool is_off(std::uint64_t off, c10::DeviceType type) {
+  return (off & key_of(type).raw_repr()) != 0;
+}
+
+}  // namespace
+
+AmbientState AmbientState::take() {
+  static_assert(kAutocastTypes <= kMaxAutocastTypes, "more device types with autocast than room");
+  AmbientState state;
+  const std::uint64_t keys = all_autocast_keys();
+  state.autocast_off_ =
+      c10::impl::tls_local_dispatch_key_set().excluded_.raw_repr() & keys;
+  state.autocast_on_ = state.autocast_off_ != keys;
+  for (std::size_t i = 0; i < kAutocastTypes; ++i) {
+    state.autocast_dtypes_[i] = at::autocast::get_autocast_dtype(autocast_types()[i]);
+  }
+  state.autocast_cache_ = at::autocast::is_autocast_cache_enabled();
+  state.default_dtype_ = c10::get_default_dtype_as_scalartype();
+  const at::Context& context = at::globalContext();
+  state.deterministic_ = context.deterministicAlgorithms();
+  state.deterministic_warn_only_ = context.deterministicAlgorithmsWarnOnly();
+  state.fill_uninitialized_ = context.deterministicFillUninitializedMemory();
+  return state;
+}
+
+void AmbientState::change(const AmbientState& from, const AmbientState& to) {
+  for (std::size_t i = 0; i < kAutocastTypes; ++i) {
+    const c10::DeviceType type = autocast_types()[i];
+    const bool off = is_off(to.autocast_off_, type);
+    if (is_off(from.autocast_off_, type) != off) at::autocast::set_autocast_enabled(type, !off);
+    if (from.autocast_dtypes_[i] != to.autocast_dtypes_[i]) {
+      at::autocast::set_autocast_dtype(type, to.autocast_dtypes_[i]);
+    }
+  }
+  if (from.autocast_cache_ != to.autocast_cache_) {
+    at::autocast::set_autocast_cache_enabled(to.autocast_cache_);
+  }
+  if (from.default_dtype_ != to.default_dtype_) {
+    c10::set_default_dtype(c10::scalarTypeToTypeMeta(to.default_dtype_));
+  }
+  at::Context& context = at::globalContext();
+  if (from.deterministic_ != to.deterministic_ ||
+      from.deterministic_warn_only_ != to.deterministic_warn_only_) {
+    context.setDeterministicAlgorithms(to.deterministic_, to.deterministic_warn_only_);
+  }
+  if (from.fill_uninitialized_ != to.fill_uninitialized_) {
+    context.setDeterministicFillUninitializedMemory(to.fill_uninitialized_);
+  }
+}
+
+AmbientScope::AmbientScope(const AmbientState& state) : before_(AmbientState::take()) {
+  if (before_ == state) return;
+  inside_ = state;
+  changed_ = true;
+  if (inside_.autocast_on_) at::autocast::increment_nesting();
+  AmbientState::change(before_, inside_);
+}
+
+AmbientScope::~AmbientScope() {
+  if (!changed_) return;
+  if (inside_.autocast_on_ && at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
+  AmbientState::change(inside_, before_);
+}
+
+RecordingScope::RecordingScope()
+    : inference_off_(c10::InferenceMode::is_enabled() ? std::optional<c10::InferenceMode>(
+                                                            std::in_place, /*enabled=*/false)
+                                                      : std::nullopt),
+      grad_on_(true) {}
+
+}  // namespace reprise::libtorch

@@ -1,0 +1,124 @@
+// How counting stays exact without a lock.
+//
+// `live` is changed by one atomic addition, which also tells the allocating thread the level that it
+// reached; the thread then raises `mark` to that level. A restart exchanges the mark for zero, which hands
+// every earlier raise to the caller, and then raises the new mark to the live level, so that bytes which
+// were added before the exchange and are still there are seen. Hence no level is ever lost. The
+// converse error is possible only for an allocation that is under way on another thread during a restart:
+// the level that it reached just before may count for the period that begins just then.
+//
+// Why the new mark misses nothing: either a thread's raise comes after the exchange, or its addition came
+// before the exchange in the one order of sequentially consistent operations, and the load of `live` that
+// follows the exchange sees it. (On x86 that order costs nothing over a relaxed one.)
+#include "libtorch/counting_allocator.h"
+
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/impl/alloc_cpu.h>
+#include <c10/util/Exception.h>
+#include <malloc.h>
+
+#include <algorithm>
+#include <atomic>
+
+namespace reprise::libtorch {
+
+namespace {
+
+// On one cache line, away from other data: every allocation of every thread writes here. Destroyed never,
+// since tensors in static variables are freed at the very end.
+struct alignas(64) Counters {
+  std::atomic<std::int64_t> live{0};
+  std::atomic<std::int64_t> mark{0};
+  std::atomic<std::int64_t> allocations{0};
+};
+constinit Counters counters;
+
+void raise_mark(std::int64_t level) {
+  std::int64_t mark = counters.mark.load();
+  while (level > mark && !counters.mark.compare_exchange_weak(mark, level)) {
+  }
+}
+
+void release(void* data) {
+  if (data == nullptr) return;
+  c10::profiledCPUMemoryReporter().Delete(data);
+  counters.live.fetch_sub(static_cast<std::int64_t>(malloc_usable_size(data)));
+  c10::free_cpu(data);
+}
+
+class CountingAllocator final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(std::size_t bytes) override {
+    void* data = nullptr;
+    try {
+      data = c10::alloc_cpu(bytes);
+    } catch (c10::Error&) {
+      c10::profiledCPUMemoryReporter().OutOfMemory(bytes);
+      throw;
+    }
+    if (data != nullptr) {
+      auto size = static_cast<std::int64_t>(malloc_usable_size(data));
+      raise_mark(counters.live.fetch_add(size) + size);
+      counters.allocations.fetch_add(1, std::memory_order_relaxed);
+    }
+    c10::DataPtr result(data, data, &release, c10::Device(c10::kCPU));
+    c10::profiledCPUMemoryReporter().New(data, bytes);
+    return result;
+  }
+
+  c10::DeleterFnPtr raw_deleter() const override { return &release; }
+
+  bool is_simple_data_ptr(const c10::DataPtr& data) const override {
+    return data.get() == data.get_context();
+  }
+
+  void copy_data(void* to, const void* from, std::size_t bytes) const override {
+    default_copy_data(to, from, bytes);
+  }
+};
+
+class CpuLevels final : public LevelSource {
+ public:
+  std::int64_t live() override { return counters.live.load(); }
+
+  std::int64_t mark() override {
+    // An allocation under way has added its bytes but perhaps not raised the mark yet.
+    return std::max(counters.mark.load(), live());
+  }
+
+  std::int64_t restart_mark() override {
+    std::int64_t before = counters.mark.exchange(0);
+    raise_mark(counters.live.load());
+    return before;
+  }
+};
+
+c10::Allocator* counting_allocator() {
+  // Leaked: LibTorch keeps the pointer for ever.
+  static auto* allocator = new CountingAllocator;
+  return allocator;
+}
+
+[[maybe_unused]] const bool installed_at_load = (install_counting_allocator(), true);
+
+}  // namespace
+
+void install_counting_allocator() {
+  if (c10::GetAllocator(c10::kCPU) != c10::GetDefaultCPUAllocator()) return;
+  // Above the default priority 0, so that a backend that is loaded later and sets its allocator in passing
+  // does not end the counting.
+  c10::SetAllocator(c10::kCPU, counting_allocator(), /*priority=*/1);
+}
+
+bool counting_allocator_is_installed() {
+  return c10::GetAllocator(c10::kCPU) == counting_allocator();
+}
+
+LevelSource& cpu_levels() {
+  static auto* levels = new CpuLevels;
+  return *levels;
+}
+
+std::int64_t cpu_allocation_count() { return counters.allocations.load(std::memory_order_relaxed); }
+
+}  // namespace reprise::libtorch

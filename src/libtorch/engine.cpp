@@ -1,0 +1,85 @@
+#include "libtorch/engine.h"
+
+#include <ATen/SavedTensorHooks.h>
+#include <torch/csrc/autograd/anomaly_mode.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/input_buffer.h>
+#include <torch/csrc/autograd/saved_variable_hooks.h>
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "libtorch/thread_state.h"
+
+namespace reprise::libtorch {
+namespace {
+
+using torch::autograd::Engine;
+// A shared_ptr up to LibTorch 2.12, an intrusive_ptr from 2.13 on.
+using NodePointer = decltype(torch::autograd::Edge::function);
+
+class EngineFront final : public Engine {
+ public:
+  explicit EngineFront(Engine& inner) : inner_(inner) {}
+  ~EngineFront() override { stop(); }
+
+  torch::autograd::variable_list execute(const torch::autograd::edge_list& roots,
+                                         const torch::autograd::variable_list& inputs, bool keep_graph,
+                                         bool create_graph, bool accumulate_grad,
+                                         const torch::autograd::edge_list& outputs) override {
+    return inner_.execute(roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
+  }
+
+  c10::intrusive_ptr<at::ivalue::Future> execute_with_graph_task(
+      const std::shared_ptr<torch::autograd::GraphTask>& graph_task, NodePointer graph_root,
+      torch::autograd::InputBuffer&& input_buffer) override {
+    return inner_.execute_with_graph_task(graph_task, std::move(graph_root), std::move(input_buffer));
+  }
+
+  std::unique_ptr<torch::autograd::AnomalyMetadata> make_anomaly_metadata() override {
+    return inner_.make_anomaly_metadata();
+  }
+
+  std::unique_ptr<torch::autograd::SavedVariableHooks> get_default_saved_variable_hooks() override {
+    const ThreadState* state = current_state();
+    if (state != nullptr && state->hooks != nullptr) {
+      const auto python_hooks = at::SavedTensorDefaultHooks::get_tls_state().stack.size();
+      if (python_hooks <= state->python_hooks_below) return state->hooks->make_hooks();
+    }
+    return inner_.get_default_saved_variable_hooks();
+  }
+
+ private:
+  Engine& inner_;
+};
+
+std::atomic<EngineFront*> installed_front{nullptr};
+
+Engine& front_stub() { return *installed_front.load(std::memory_order_acquire); }
+
+}  // namespace
+
+void ensure_engine_front() {
+  Engine& current = Engine::get_default_engine();
+  if (&current == installed_front.load(std::memory_order_acquire)) return;
+  static std::mutex mutex;
+  std::lock_guard<std::mutex> lock(mutex);
+  Engine& inner = Engine::get_default_engine();
+  if (&inner == installed_front.load(std::memory_order_acquire)) return;
+  // An older front may still be reached through references that were taken before: it is left alive.
+  installed_front.store(new EngineFront(inner), std::memory_order_release);
+  torch::autograd::set_default_engine_stub(&front_stub);
+}
+
+std::int64_t current_backward_id() { return torch::autograd::get_current_graph_task_id(); }
+
+bool backward_accumulates() { return Engine::get_default_engine().is_checkpoint_valid(); }
+
+void at_end_of_backward(std::function<void()> callback) {
+  Engine::get_default_engine().queue_callback(std::move(callback));
+}
+
+}  // namespace reprise::libtorch

@@ -1,0 +1,64 @@
+#include "libtorch/saved_tensor.h"
+
+#include <c10/util/Exception.h>
+#include <torch/csrc/autograd/node.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <sstream>
+
+namespace reprise::libtorch {
+
+at::Tensor without_history(const at::Tensor& tensor) {
+  return tensor.requires_grad() ? tensor.tensor_data() : tensor;
+}
+
+WeakNode::WeakNode(const at::Tensor& tensor) : output_(static_cast<std::uint32_t>(tensor.output_nr())) {
+  if (const auto& node = tensor.grad_fn()) node_ = weak(node);
+}
+
+std::string WeakNode::describe() const {
+  if (!node_) return {};
+  const auto node = node_->lock();
+  return node ? "output " + std::to_string(output_) + " of " + node->name() : std::string();
+}
+
+void SavedVersion::check(const at::Tensor& tensor, const WeakNode& node) const {
+  const auto now = static_cast<std::uint32_t>(tensor._version());
+  if (now == version_) return;
+  std::ostringstream text;
+  text << "one of the variables needed for gradient computation has been modified by an inplace operation: ["
+       << tensor.toString() << " " << tensor.sizes() << "]";
+  if (const std::string origin = node.describe(); !origin.empty()) text << ", which is " << origin << ",";
+  text << " is at version " << now << "; expected version " << version_
+       << " instead. Hint: enable anomaly detection to find the operation that failed to compute its "
+          "gradient, with torch.autograd.set_detect_anomaly(True).";
+  TORCH_CHECK(false, text.str());
+}
+
+SavedTensor::SavedTensor(const at::Tensor& tensor)
+    : saved_(tensor, /*is_output=*/false),
+      version_(tensor.defined() ? static_cast<std::uint32_t>(tensor._version()) : 0) {}
+
+at::Tensor SavedTensor::unpack() const { return adopted_.defined() ? adopted_ : saved_.unpack(); }
+
+at::Tensor SavedTensor::unpack_changed() const {
+  if (changes().value_or(0) == 0) return unpack();
+  return *saved_.get_raw_data();
+}
+
+std::optional<std::int64_t> SavedTensor::changes() const {
+  if (saved_.has_hooks()) return std::nullopt;
+  const auto data = saved_.get_raw_data();
+  if (!data.has_value() || !data->defined()) return std::nullopt;
+  return static_cast<std::uint32_t>(data->_version()) - version_;
+}
+
+void SavedTensor::adopt_changes() {
+  const auto data = saved_.get_raw_data();
+  const bool requires_grad = data->requires_grad();
+  adopted_ = data->tensor_data();
+  adopted_.set_requires_grad(requires_grad);
+  saved_ = {};
+}
+
+}  // namespace reprise::libtorch

@@ -1,0 +1,39 @@
+#include "libtorch/thread_state.h"
+
+#include <ATen/SavedTensorHooks.h>
+#include <torch/headeronly/version.h>
+
+#include <string_view>
+#include <utility>
+
+namespace reprise::libtorch {
+namespace {
+
+#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 13)
+constexpr std::string_view kKindName = "REPRISE_THREAD_STATE";
+constexpr c10::DebugInfoKind kKind(&kKindName);
+#else
+// Before 2.13 the kinds are a closed enumeration; this one is meant for outsiders' tests.
+constexpr c10::DebugInfoKind kKind = c10::DebugInfoKind::TEST_INFO_2;
+#endif
+
+}  // namespace
+
+void ThreadState::set_hooks(std::shared_ptr<HookProvider> provider) {
+  hooks = std::move(provider);
+  python_hooks_below = at::SavedTensorDefaultHooks::get_tls_state().stack.size();
+}
+
+const ThreadState* current_state() {
+  return static_cast<const ThreadState*>(c10::ThreadLocalDebugInfo::get(kKind));
+}
+
+std::shared_ptr<ThreadState> copy_of_current_state() {
+  const ThreadState* state = current_state();
+  return state != nullptr ? std::make_shared<ThreadState>(*state) : std::make_shared<ThreadState>();
+}
+
+ThreadStateScope::ThreadStateScope(std::shared_ptr<ThreadState> state)
+    : guard_(kKind, std::move(state)) {}
+
+}  // namespace reprise::libtorch

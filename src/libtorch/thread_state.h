@@ -1,0 +1,73 @@
+// The state that reprise attaches to a thread, and that LibTorch carries to the threads that work for it.
+//
+// Hooks, regions and their flags are in force for a dynamic extent: between two points in one thread's
+// execution, and in whatever autograd runs for that thread meanwhile, on device threads and in the pool
+// for reentrant backward calls. A plain thread_local would be lost there. LibTorch has one channel that it
+// copies with at::ThreadLocalState and that outsiders may use, c10::ThreadLocalDebugInfo; this state is an
+// entry in it. States are immutable and form a stack: a scope pushes a changed copy and pops it.
+#pragma once
+
+#include <c10/util/ThreadLocalDebugInfo.h>
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+
+namespace torch::autograd {
+struct SavedVariableHooks;
+}
+
+namespace reprise {
+
+enum class EarlyStop;
+namespace detail {
+struct GroupState;
+}
+
+namespace libtorch {
+
+// Makes the hooks for one tensor that autograd is about to save; null saves it as without hooks.
+class HookProvider {
+ public:
+  virtual ~HookProvider() = default;
+  virtual std::unique_ptr<torch::autograd::SavedVariableHooks> make_hooks() = 0;
+};
+
+struct ThreadState final : c10::DebugInfoBase {
+  // The innermost hook scope, and how many Python hooks were in force when it was opened: more of them
+  // now means that Python's are the inner ones.
+  std::shared_ptr<HookProvider> hooks;
+  std::size_t python_hooks_below = 0;
+
+  std::shared_ptr<detail::GroupState> group;
+  std::optional<EarlyStop> early_stop;
+  std::optional<bool> debug;
+  bool checkpointing = false;
+  bool recomputing = false;
+  // Some caller of this work, possibly on another thread, holds the lock for random replays and waits.
+  bool replaying_random = false;
+
+  ThreadState() = default;
+  ThreadState(const ThreadState&) = default;
+  ThreadState& operator=(const ThreadState&) = delete;
+
+  // Replaces the hook scope by `provider`, noting where Python's stack stands.
+  void set_hooks(std::shared_ptr<HookProvider> provider);
+};
+
+// The state of the calling thread; null where nothing is in force.
+const ThreadState* current_state();
+// A copy to be changed and pushed.
+std::shared_ptr<ThreadState> copy_of_current_state();
+
+// Puts `state` in force until destroyed. Scopes of one thread must be destroyed in reverse order.
+class ThreadStateScope {
+ public:
+  explicit ThreadStateScope(std::shared_ptr<ThreadState> state);
+
+ private:
+  c10::DebugInfoGuard guard_;
+};
+
+}  // namespace libtorch
+}  // namespace reprise

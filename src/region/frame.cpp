@@ -1,0 +1,258 @@
+#include "region/frame.h"
+
+#include <reprise/error.h>
+
+#include <utility>
+
+#include "libtorch/engine.h"
+#include "libtorch/operator_trace.h"
+#include "region/exec_group.h"
+#include "region/texts.h"
+
+namespace reprise::region {
+namespace {
+
+using std::chrono::steady_clock;
+
+// What an exception costs that leaves the function through LibTorch's dispatcher: about five
+// microseconds, measured by the benchmark region_overhead.
+constexpr std::chrono::microseconds kCostOfLeaving{5};
+
+// Identifies one backward call or one group of them. Groups count down from the top.
+constexpr std::uint64_t kNoKey = 0;
+
+std::uint64_t key_of_caller() {
+  if (const auto* state = libtorch::current_state(); state != nullptr && state->group != nullptr) {
+    return state->group->key;
+  }
+  return static_cast<std::uint64_t>(libtorch::current_backward_id() + 1);
+}
+
+const libtorch::ThreadState& state_or_none(const libtorch::ThreadState* state) {
+  static const libtorch::ThreadState none;
+  return state != nullptr ? *state : none;
+}
+
+}  // namespace
+
+Frame::Frame(const CheckpointOptions& options, std::shared_ptr<detail::RegionCall> call)
+    : call_(std::move(call)),
+      name_(options.name),
+      determinism_check_(options.determinism_check),
+      early_stop_(state_or_none(libtorch::current_state()).early_stop.value_or(options.early_stop)),
+      debug_(state_or_none(libtorch::current_state()).debug.value_or(options.debug)) {}
+
+void Frame::run_forward(const CheckpointOptions& options) {
+  libtorch::ensure_engine_front();
+  std::vector<at::Tensor> tensors;
+  call_->visit_arguments([&](at::Tensor& tensor) { tensors.push_back(tensor); });
+  arguments_ = Arguments(tensors, options);
+  replay_ = ReplayState(options, tensors);
+  tensors.clear();
+
+  RegionContexts contexts;
+  if (options.context) contexts = options.context();
+  recompute_context_ = std::move(contexts.recompute);
+  {
+    auto state = libtorch::copy_of_current_state();
+    state->set_hooks(shared_from_this());
+    state->checkpointing = true;
+    libtorch::ThreadStateScope in_force(std::move(state));
+    ContextScope context = contexts.forward ? contexts.forward() : nullptr;
+    std::optional<libtorch::OperatorTrace> trace;
+    if (debug_) trace.emplace();
+    std::optional<libtorch::CurrentOperatorScope> names;
+    if (determinism_check_ == DeterminismCheck::kValues) names.emplace();
+    call_->run_first();
+    if (early_stop_ == EarlyStop::kWhenCheaper) tail_ = steady_clock::now() - last_save_;
+    if (trace) forward_operators_ = trace->lines();
+  }
+  replay_.end_forward();
+  arguments_.end_forward();
+  std::lock_guard<std::mutex> lock(mutex_);
+  forward_completed_ = true;
+}
+
+std::unique_ptr<libtorch::SavedVariableHooks> Frame::make_hooks() {
+  return std::make_unique<Placeholder>(shared_from_this());
+}
+
+std::size_t Frame::add(Placeholder& placeholder) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (early_stop_ == EarlyStop::kWhenCheaper) last_save_ = steady_clock::now();
+  placeholders_.push_back(&placeholder);
+  return placeholders_.size() - 1;
+}
+
+void Frame::remove(std::size_t index) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  placeholders_[index] = nullptr;
+}
+
+at::Tensor Frame::fetch(const Placeholder& placeholder) {
+  const std::uint64_t key = key_of_caller();
+  const auto run = recomputation(key);
+  std::lock_guard<std::mutex> lock(run->run_mutex);
+  if (!run->done) {
+    recompute(*run);
+    run->done = true;
+  }
+  at::Tensor tensor;
+  if (run->take(placeholder.index(), tensor)) return tensor;
+  const bool grouped = libtorch::current_state() != nullptr && libtorch::current_state()->group;
+  throw DeterminismError(
+      name_of_region(name_) + ": saved tensor " + std::to_string(placeholder.index()) +
+      " was already unpacked once in this " +
+      (grouped ? "GraphExecGroup: two backward calls that overlap (that need the same saved tensor) cannot "
+                 "share one group. Run them over disjoint parts of the graph, or without the group."
+               : "backward call. A custom autograd function that reads its saved variables more than once "
+                 "must keep what the first read returned."));
+}
+
+std::shared_ptr<Recomputation> Frame::recomputation(std::uint64_t key) {
+  std::shared_ptr<Recomputation> run;
+  bool others_remain = false;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    others_remain = placeholders_.size() > 1;
+    // Outside of backward there is no later question to answer: each one recomputes for itself.
+    if (key != kNoKey) {
+      for (const auto& [other, found] : recomputations_) {
+        if (other == key) return found;
+      }
+    }
+    run = std::make_shared<Recomputation>();
+    if (key == kNoKey) return run;
+    std::erase_if(recomputations_, [](const auto& entry) {
+      return entry.second->done && entry.second->exhausted();
+    });
+    recomputations_.emplace_back(key, run);
+  }
+  const auto clean_up = [frame = weak_from_this(), key] {
+    if (const auto alive = frame.lock()) alive->forget(key);
+  };
+  if (const auto* state = libtorch::current_state(); state != nullptr && state->group != nullptr) {
+    state->group->at_end(clean_up);
+  } else if (others_remain) {
+    libtorch::at_end_of_backward(clean_up);
+  }
+  return run;
+}
+
+void Frame::forget(std::uint64_t key) {
+  // Declared before the lock so that tensors are freed after it is released.
+  std::shared_ptr<Recomputation> run;
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (auto entry = recomputations_.begin(); entry != recomputations_.end(); ++entry) {
+    if (entry->first != key) continue;
+    run = std::move(entry->second);
+    recomputations_.erase(entry);
+    return;
+  }
+}
+
+AtLastSlot Frame::at_last_slot(std::size_t last_wanted) const {
+  switch (early_stop_) {
+    case EarlyStop::kNever:
+      return AtLastSlot::kGoOnCounting;
+    case EarlyStop::kAlways:
+      return AtLastSlot::kLeave;
+    case EarlyStop::kWhenCheaper:
+      break;
+  }
+  const bool tail_known = forward_completed_ && last_wanted + 1 == placeholders_.size();
+  return tail_known && tail_ <= kCostOfLeaving ? AtLastSlot::kGoOnUnhooked : AtLastSlot::kLeave;
+}
+
+void Frame::recompute(Recomputation& run) {
+  std::vector<std::string> operators;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    std::vector<bool> wanted(placeholders_.size());
+    std::size_t last = 0;
+    for (std::size_t i = 0; i < placeholders_.size(); ++i) {
+      if (placeholders_[i] != nullptr) wanted[last = i] = true;
+    }
+    run.start(std::move(wanted), at_last_slot(last), determinism_check_ == DeterminismCheck::kValues);
+  }
+  run_again(run, operators);
+  check(run, operators);
+}
+
+void Frame::run_again(Recomputation& run, std::vector<std::string>& operators) {
+  // Before anything is switched: an outer region may have to recompute to give them.
+  std::vector<at::Tensor> tensors = arguments_.unpack();
+
+  libtorch::RecordingScope recording;
+  ReplayState::Scope replay(replay_);
+  auto state = libtorch::copy_of_current_state();
+  state->set_hooks(run.shared_from_this());
+  state->checkpointing = false;
+  state->recomputing = true;
+  state->replaying_random = state->replaying_random || replay.replays_random();
+  libtorch::ThreadStateScope in_force(std::move(state));
+  ContextScope context = recompute_context_ ? recompute_context_() : nullptr;
+  std::optional<libtorch::OperatorTrace> trace;
+  if (debug_) trace.emplace();
+  try {
+    call_->run_again(tensors, nullptr);
+  } catch (...) {
+    // Whatever became of StopRecomputation on its way (a Python frame turns it into another exception),
+    // and whatever a caught one led to: the tensors are there.
+    if (!run.left_early()) throw;
+  }
+  if (trace) operators = trace->lines();
+}
+
+void Frame::check(const Recomputation& run, const std::vector<std::string>& operators) const {
+  const auto fail = [&](const std::string& what) {
+    throw DeterminismError(name_of_region(name_) + ": " + what +
+                           (debug_ ? traces(forward_operators_, operators) : kDebugHint));
+  };
+  const auto saved = run.saved();
+  std::string differing;
+  std::string other_values;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const bool counted = early_stop_ == EarlyStop::kNever && forward_completed_;
+    if (!run.complete() || (counted && run.count() != saved.size())) {
+      const char* more = run.count() > saved.size()
+                             ? "recomputation tried to save more tensors than forward did: "
+                             : "a different number of tensors was saved in forward and recomputation: ";
+      fail(more + std::to_string(saved.size()) + " in forward, " + std::to_string(run.count()) +
+           " during recomputation.");
+    }
+    if (determinism_check_ == DeterminismCheck::kNone) return;
+    for (std::size_t i = 0; i < saved.size(); ++i) {
+      if (placeholders_[i] == nullptr || !saved[i].filled) continue;
+      const Placeholder& placeholder = *placeholders_[i];
+      if (placeholder.metadata() != saved[i].metadata) {
+        differing += "\n  saved tensor " + std::to_string(i) + ": " + placeholder.metadata().describe() +
+                     " in forward, " + saved[i].metadata.describe() + " during recomputation";
+      } else if (const auto* values = placeholder.values();
+                 values != nullptr && values->hash != saved[i].hash && other_values.empty()) {
+        other_values = "saved tensor " + std::to_string(i) + " (" + placeholder.metadata().describe() +
+                       ", saved by " + values->saved_by +
+                       ") is the first whose values differ between forward and recomputation.";
+      }
+    }
+  }
+  if (!differing.empty()) {
+    fail("recomputed tensors have different metadata than those saved in forward:" + differing);
+  }
+  if (!other_values.empty()) fail(other_values);
+}
+
+Placeholder::~Placeholder() {
+  if (index_ != kNotAdded) frame_->remove(index_);
+}
+
+void Placeholder::call_pack_hook(const at::Tensor& tensor) {
+  metadata_ = Metadata::of(tensor);
+  if (frame_->checks_values()) {
+    values_ = std::make_unique<Values>(Values{hash_values(tensor), libtorch::current_operator()});
+  }
+  index_ = frame_->add(*this);
+}
+
+}  // namespace reprise::region

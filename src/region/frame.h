@@ -1,0 +1,110 @@
+// One region: what forward leaves behind instead of activations, and how they come back.
+//
+// In forward the frame is the thread's hook provider: every tensor that autograd saves becomes a
+// Placeholder, an index into the frame. The placeholders sit in the graph and own the frame, so that it
+// lives exactly as long as somebody may ask for a tensor, and its arguments with it. The first question
+// in a backward call runs the function again (Recomputation) and answers this and all further ones.
+//
+// Nesting follows from the hook stack alone: an inner region's tensors go to the inner frame, its
+// arguments are saved through autograd and therefore go to the outer frame; reading a tensor of the inner
+// region needs the inner arguments, which makes the outer region recompute first.
+//
+// Locks, in the order in which they may be taken: the run mutex of a recomputation (inner regions before
+// outer ones; never the other way round, since only arguments are fetched under it), the process-wide lock
+// for random replays, and for moments the frame's own mutex.
+#pragma once
+
+#include <reprise/checkpoint.h>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "libtorch/thread_state.h"
+#include "region/arguments.h"
+#include "region/recomputation.h"
+#include "region/replay_state.h"
+
+namespace reprise::region {
+
+class Placeholder;
+
+class Frame final : public libtorch::HookProvider, public std::enable_shared_from_this<Frame> {
+ public:
+  Frame(const CheckpointOptions& options, std::shared_ptr<detail::RegionCall> call);
+
+  // Runs the function for the first time.
+  void run_forward(const CheckpointOptions& options);
+
+  std::unique_ptr<libtorch::SavedVariableHooks> make_hooks() override;
+
+  // For placeholders: a tensor is being saved; a tensor is wanted; the tensor will not be wanted any more.
+  std::size_t add(Placeholder& placeholder);
+  at::Tensor fetch(const Placeholder& placeholder);
+  void remove(std::size_t index);
+
+  bool checks_values() const { return determinism_check_ == DeterminismCheck::kValues; }
+
+  // Drops what was recomputed under this key and not handed out.
+  void forget(std::uint64_t key);
+
+ private:
+  std::shared_ptr<Recomputation> recomputation(std::uint64_t key);
+  void recompute(Recomputation& run);
+  void run_again(Recomputation& run, std::vector<std::string>& operators);
+  AtLastSlot at_last_slot(std::size_t last_wanted) const;
+  void check(const Recomputation& run, const std::vector<std::string>& operators) const;
+
+  const std::shared_ptr<detail::RegionCall> call_;
+  const std::string name_;
+  const DeterminismCheck determinism_check_;
+  const EarlyStop early_stop_;
+  const bool debug_;
+  ReplayState replay_;
+  Arguments arguments_;
+  std::function<ContextScope()> recompute_context_;
+  std::vector<std::string> forward_operators_;
+
+  mutable std::mutex mutex_;
+  // By index; null once the placeholder is gone.
+  std::vector<Placeholder*> placeholders_;
+  std::vector<std::pair<std::uint64_t, std::shared_ptr<Recomputation>>> recomputations_;
+  std::chrono::steady_clock::time_point last_save_;
+  std::chrono::steady_clock::duration tail_{};
+  bool forward_completed_ = false;
+};
+
+// What autograd keeps in place of one saved tensor.
+class Placeholder final : public libtorch::SavedVariableHooks {
+ public:
+  explicit Placeholder(std::shared_ptr<Frame> frame) : frame_(std::move(frame)) {}
+  ~Placeholder() override;
+
+  void call_pack_hook(const at::Tensor& tensor) override;
+  at::Tensor call_unpack_hook() override { return frame_->fetch(*this); }
+
+  const Metadata& metadata() const { return metadata_; }
+  std::size_t index() const { return index_; }
+
+  // Only with DeterminismCheck::kValues.
+  struct Values {
+    std::uint64_t hash = 0;
+    std::string saved_by;
+  };
+  const Values* values() const { return values_.get(); }
+
+ private:
+  static constexpr std::size_t kNotAdded = static_cast<std::size_t>(-1);
+
+  std::shared_ptr<Frame> frame_;
+  std::size_t index_ = kNotAdded;
+  Metadata metadata_;
+  std::unique_ptr<Values> values_;
+};
+
+}  // namespace reprise::region

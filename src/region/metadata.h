@@ -1,0 +1,30 @@
+// What is remembered of a saved tensor in place of the tensor: enough to tell whether a recomputation
+// saved the same one.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/DimVector.h>
+#include <reprise/checkpoint.h>
+
+#include <cstdint>
+#include <string>
+
+namespace reprise::region {
+
+struct Metadata {
+  c10::DimVector sizes;
+  at::ScalarType dtype = at::ScalarType::Undefined;
+  c10::Device device{c10::kCPU};
+
+  static Metadata of(const at::Tensor& tensor);
+  bool operator==(const Metadata& other) const {
+    return dtype == other.dtype && device == other.device && sizes == other.sizes;
+  }
+  // "Float [8, 16] on cpu"
+  std::string describe() const;
+};
+
+// XXH3 of the tensor's elements in logical order, its shape and dtype. Reads the tensor on the host.
+std::uint64_t hash_values(const at::Tensor& tensor);
+
+}  // namespace reprise::region

@@ -1,0 +1,95 @@
+// The tensors that one run of a region's function saved again, for one backward call or group of them.
+//
+// While the function runs, this is the thread's hook provider: each tensor that autograd saves goes into
+// the next slot. When the last slot that anybody still waits for is full, the run is either left by an
+// exception or goes on without hooks. Afterwards every tensor is handed out once, and is gone from here
+// at that moment, so that memory falls as backward proceeds, with retain_graph too.
+//
+// Invariants: `collect` may be called from any thread that works for the run (a backward inside the
+// function), so slots are guarded by `mutex_`; nothing else of this object is touched during the run.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <exception>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "libtorch/saved_tensor.h"
+#include "libtorch/thread_state.h"
+#include "region/metadata.h"
+
+namespace reprise::region {
+
+// Leaves a function whose remaining work nobody needs. A std::exception, because autograd's engine lets
+// only those pass through a backward inside the function.
+class StopRecomputation final : public std::exception {
+ public:
+  const char* what() const noexcept override {
+    return "reprise: recomputation complete (internal; let it pass)";
+  }
+};
+
+// How a run ends once every slot that is waited for is full.
+enum class AtLastSlot {
+  kLeave,          // by StopRecomputation
+  kGoOnUnhooked,   // to the function's end, saving nothing
+  kGoOnCounting,   // to the function's end, counting what else is saved
+};
+
+class Recomputation final : public libtorch::HookProvider,
+                            public std::enable_shared_from_this<Recomputation> {
+ public:
+  // `wanted[i]`: somebody still waits for the i-th saved tensor. `hash`: remember the tensors' hashes and
+  // which operator saved them.
+  void start(std::vector<bool> wanted, AtLastSlot at_last, bool hash);
+
+  std::unique_ptr<libtorch::SavedVariableHooks> make_hooks() override;
+
+  // What was saved, in order; metadata only of wanted slots that were filled.
+  struct Saved {
+    bool filled = false;
+    Metadata metadata;
+    std::uint64_t hash = 0;
+  };
+  std::vector<Saved> saved() const;
+  std::size_t count() const { return next_; }
+  // All wanted slots are full, and the run was or may be cut short.
+  bool complete() const { return complete_; }
+  bool left_early() const { return left_; }
+
+  // Hands out the tensor of a slot. False if it was handed out before. Throws autograd's in-place error if
+  // the function changed the tensor after it was saved.
+  bool take(std::size_t index, at::Tensor& tensor);
+  // Nothing is left to hand out.
+  bool exhausted() const;
+
+  // Serialises the threads of one backward that need this run: the first one recomputes.
+  std::mutex run_mutex;
+  bool done = false;
+
+ private:
+  class Collector;
+  void collect(const at::Tensor& tensor);
+
+  struct Slot {
+    at::Tensor tensor;
+    libtorch::SavedVersion version;
+    std::uint64_t hash = 0;
+    bool wanted = false;
+    bool filled = false;
+  };
+  mutable std::mutex mutex_;
+  std::vector<Slot> slots_;
+  std::size_t last_wanted_ = 0;
+  std::size_t next_ = 0;
+  std::size_t left_to_take_ = 0;
+  AtLastSlot at_last_ = AtLastSlot::kLeave;
+  std::int64_t backward_ = -1;
+  bool hash_ = false;
+  std::atomic<bool> complete_{false};
+  bool left_ = false;
+};
+
+}  // namespace reprise::region

@@ -1,0 +1,235 @@
+#include "region/reentrant.h"
+
+#include <reprise/error.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "libtorch/engine.h"
+#include "libtorch/thread_state.h"
+#include "region/metadata.h"
+#include "region/replay_state.h"
+#include "region/texts.h"
+
+namespace reprise::region {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// What backward needs besides the saved arguments.
+struct Reentrant final : torch::CustomClassHolder {
+  std::shared_ptr<detail::RegionCall> call;
+  std::string name;
+  DeterminismCheck determinism_check = DeterminismCheck::kDefault;
+  ReplayState replay;
+
+  // The version counters of the arguments, to name one that was changed in place.
+  struct Argument {
+    Metadata metadata;
+    c10::VariableVersion counter;
+    std::uint32_t at_start = 0;
+    std::uint32_t after_forward = 0;
+  };
+  std::vector<Argument> arguments;
+
+  struct Result {
+    Metadata metadata;
+    std::uint64_t hash = 0;
+  };
+  std::vector<Result> results;
+
+  void note_result(const at::Tensor& tensor) {
+    if (determinism_check == DeterminismCheck::kNone) return;
+    results.push_back({Metadata::of(tensor),
+                       determinism_check == DeterminismCheck::kValues ? hash_values(tensor) : 0});
+  }
+  void check(const variable_list& again) const;
+  void note_arguments(at::TensorList inputs);
+  variable_list unpack_arguments(AutogradContext* context) const;
+  variable_list run_again(variable_list& inputs) const;
+};
+
+void Reentrant::note_arguments(at::TensorList inputs) {
+  for (const at::Tensor& input : inputs) {
+    arguments.emplace_back();
+    if (!input.defined()) continue;
+    Argument& argument = arguments.back();
+    argument.metadata = Metadata::of(input);
+    argument.counter = input.unsafeGetTensorImpl()->version_counter();
+    argument.at_start = argument.counter.current_version();
+  }
+}
+
+variable_list Reentrant::unpack_arguments(AutogradContext* context) const {
+  const auto fail = [&](std::size_t i, const char* what) {
+    throw DeterminismError(name_of_region(name) + ": tensor argument " + std::to_string(i) + " (" +
+                           arguments[i].metadata.describe() + ") was changed in place " + what +
+                           ", so the recomputation would start from other values than forward did. Pass a "
+                           "clone or use the out-of-place operator.");
+  };
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i].after_forward != arguments[i].at_start) fail(i, "by the region's own function");
+  }
+  try {
+    return context->get_saved_variables();
+  } catch (const c10::Error&) {
+    for (std::size_t i = 0; i < arguments.size(); ++i) {
+      const Argument& argument = arguments[i];
+      if (argument.counter.enabled() && argument.counter.current_version() != argument.after_forward) {
+        fail(i, "between forward and the recomputation");
+      }
+    }
+    throw;
+  }
+}
+
+void Reentrant::check(const variable_list& again) const {
+  if (determinism_check == DeterminismCheck::kNone) return;
+  const auto fail = [&](const std::string& what) {
+    throw DeterminismError(name_of_region(name) + ": " + what +
+                           " The function must do the same operators on the same values each time it runs.");
+  };
+  if (again.size() != results.size()) {
+    fail("the function returned " + std::to_string(results.size()) + " tensors in forward and " +
+         std::to_string(again.size()) + " during recomputation.");
+  }
+  for (std::size_t i = 0; i < again.size(); ++i) {
+    const Metadata metadata = Metadata::of(again[i]);
+    if (metadata != results[i].metadata) {
+      fail("result " + std::to_string(i) + " has different metadata: " + results[i].metadata.describe() +
+           " in forward, " + metadata.describe() + " during recomputation.");
+    }
+    if (determinism_check == DeterminismCheck::kValues && hash_values(again[i]) != results[i].hash) {
+      fail("result " + std::to_string(i) + " (" + metadata.describe() + ", made by " +
+           (again[i].grad_fn() ? again[i].grad_fn()->name() : "an operator without gradient") +
+           ") is the first whose values differ between forward and recomputation.");
+    }
+  }
+}
+
+variable_list Reentrant::run_again(variable_list& inputs) const {
+  variable_list outputs;
+  libtorch::RecordingScope recording;
+  ReplayState::Scope in_replay(replay);
+  auto state = libtorch::copy_of_current_state();
+  state->checkpointing = false;
+  state->recomputing = true;
+  state->replaying_random = state->replaying_random || in_replay.replays_random();
+  libtorch::ThreadStateScope in_force(std::move(state));
+  call->run_again(inputs, &outputs);
+  std::erase_if(outputs, [](const at::Tensor& tensor) { return !tensor.defined(); });
+  return outputs;
+}
+
+struct ReentrantFunction : torch::autograd::Function<ReentrantFunction> {
+  static variable_list forward(AutogradContext* context, const c10::intrusive_ptr<Reentrant>& region,
+                               at::TensorList inputs);
+  static variable_list backward(AutogradContext* context, const variable_list& gradients);
+};
+
+variable_list ReentrantFunction::forward(AutogradContext* context,
+                                         const c10::intrusive_ptr<Reentrant>& region,
+                                         at::TensorList inputs) {
+  context->saved_data["region"] = c10::IValue::make_capsule(region);
+  context->set_materialize_grads(false);
+  context->save_for_backward(inputs.vec());
+  region->note_arguments(inputs);
+  auto state = libtorch::copy_of_current_state();
+  state->checkpointing = true;
+  libtorch::ThreadStateScope in_force(std::move(state));
+  region->call->run_first();
+  region->replay.end_forward();
+  for (Reentrant::Argument& argument : region->arguments) {
+    if (argument.counter.enabled()) argument.after_forward = argument.counter.current_version();
+  }
+  variable_list outputs;
+  region->call->visit_result([&](at::Tensor& tensor) {
+    if (!tensor.defined()) return;
+    region->note_result(tensor);
+    outputs.push_back(tensor);
+  });
+  return outputs;
+}
+
+variable_list ReentrantFunction::backward(AutogradContext* context, const variable_list& gradients) {
+  if (!libtorch::backward_accumulates()) {
+    throw DeterminismError(
+        "checkpoint() with reentrant=true is incompatible with autograd::grad() and with passing inputs to "
+        "backward(): its backward accumulates into leaves. Set reentrant=false, or call backward() without "
+        "inputs.");
+  }
+  const auto region = c10::static_intrusive_pointer_cast<Reentrant>(
+      context->saved_data["region"].toCapsule());
+  variable_list inputs = region->unpack_arguments(context);
+  variable_list detached;
+  for (const at::Tensor& input : inputs) {
+    if (!input.defined()) {
+      detached.emplace_back();
+      continue;
+    }
+    detached.push_back(input.detach());
+    detached.back().set_requires_grad(input.requires_grad());
+  }
+  inputs.clear();
+  variable_list leaves = detached;
+  variable_list outputs = region->run_again(leaves);
+  region->check(outputs);
+
+  variable_list roots;
+  variable_list root_gradients;
+  bool any_requires_grad = false;
+  for (std::size_t i = 0; i < outputs.size() && i < gradients.size(); ++i) {
+    any_requires_grad = any_requires_grad || outputs[i].requires_grad();
+    if (!outputs[i].requires_grad() || !gradients[i].defined()) continue;
+    roots.push_back(std::move(outputs[i]));
+    root_gradients.push_back(gradients[i]);
+  }
+  outputs.clear();
+  if (!any_requires_grad) {
+    throw DeterminismError(
+        name_of_region(region->name) +
+        ": none of the outputs requires grad when the function is run again, so this reentrant region is not "
+        "necessary: call the function plainly, detach outside of it, or set reentrant=false");
+  }
+  if (!roots.empty()) {
+    torch::autograd::backward(roots, root_gradients);
+  }
+  // One gradient per parameter of forward(): the region itself has none.
+  variable_list input_gradients(1);
+  for (const at::Tensor& input : detached) {
+    input_gradients.push_back(input.defined() && input.requires_grad() ? input.grad() : at::Tensor());
+  }
+  return input_gradients;
+}
+
+}  // namespace
+
+void run_reentrant(const CheckpointOptions& options, const std::shared_ptr<detail::RegionCall>& call) {
+  libtorch::ensure_engine_front();
+  variable_list inputs;
+  call->visit_arguments([&](at::Tensor& tensor) { inputs.push_back(tensor); });
+  if (std::none_of(inputs.begin(), inputs.end(),
+                   [](const at::Tensor& input) { return input.defined() && input.requires_grad(); })) {
+    TORCH_WARN(name_of_region(options.name),
+               " with reentrant=true: none of the inputs has requires_grad=true. Gradients will be undefined "
+               "(reentrant=false has no such need)");
+  }
+  auto region = c10::make_intrusive<Reentrant>();
+  region->call = call;
+  region->name = options.name;
+  region->determinism_check = options.determinism_check;
+  region->replay = ReplayState(options, inputs);
+  const variable_list outputs = ReentrantFunction::apply(region, at::TensorList(inputs));
+  // The results are replaced by those that autograd knows; nothing else of the result is touched.
+  std::size_t next = 0;
+  call->visit_result([&](at::Tensor& tensor) {
+    if (tensor.defined()) tensor = outputs[next++];
+  });
+}
+
+}  // namespace reprise::region

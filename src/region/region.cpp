@@ -1,0 +1,106 @@
+// The entry points behind reprise/checkpoint.h: options, scopes, and which kind of region is run.
+
+#include <reprise/checkpoint.h>
+
+#include <utility>
+
+#include "libtorch/thread_state.h"
+#include "region/frame.h"
+#include "region/reentrant.h"
+
+namespace reprise {
+namespace detail {
+namespace {
+
+// Takes the tensors out of the stored arguments, also when the function throws: the region holds them
+// through autograd, where they can be managed, or not at all.
+class ArgumentRelease {
+ public:
+  explicit ArgumentRelease(RegionCall& call) : call_(call) {}
+  ~ArgumentRelease() {
+    call_.visit_arguments([](at::Tensor& tensor) { tensor.reset(); });
+  }
+  ArgumentRelease(const ArgumentRelease&) = delete;
+  ArgumentRelease& operator=(const ArgumentRelease&) = delete;
+
+ private:
+  RegionCall& call_;
+};
+
+}  // namespace
+
+const CheckpointOptions& default_options() {
+  static const CheckpointOptions* const options = new CheckpointOptions;
+  return *options;
+}
+
+void check_options(const CheckpointOptions& options) {
+  for (const at::Generator& generator : options.generators) {
+    if (!generator.defined()) {
+      throw UsageError("checkpoint(): CheckpointOptions::generators holds an undefined generator; leave it out");
+    }
+  }
+  if (!options.generators.empty() && !options.preserve_rng_state) {
+    throw UsageError(
+        "checkpoint(): CheckpointOptions::generators needs preserve_rng_state=true, or their draws would not "
+        "be replayed");
+  }
+  if (!options.reentrant) return;
+  const char* refused = options.context                            ? "context"
+                        : options.debug                            ? "debug=true"
+                        : options.early_stop == EarlyStop::kAlways ? "early_stop=kAlways"
+                        : options.allow_changed_arguments          ? "allow_changed_arguments=true"
+                                                                   : nullptr;
+  if (refused != nullptr) {
+    throw UsageError(std::string("checkpoint(): ") + refused +
+                     " is only supported with reentrant=false; a reentrant region runs its function without "
+                     "a graph in forward and always to its end in backward");
+  }
+}
+
+void run_region(const CheckpointOptions& options, const std::shared_ptr<RegionCall>& call) {
+  ArgumentRelease release(*call);
+  if (options.reentrant) {
+    region::run_reentrant(options, call);
+  } else {
+    std::make_shared<region::Frame>(options, call)->run_forward(options);
+  }
+}
+
+}  // namespace detail
+
+struct EarlyStopScope::Impl {
+  libtorch::ThreadStateScope in_force;
+};
+
+EarlyStopScope::EarlyStopScope(EarlyStop early_stop) {
+  auto state = libtorch::copy_of_current_state();
+  state->early_stop = early_stop;
+  impl_.reset(new Impl{libtorch::ThreadStateScope(std::move(state))});
+}
+
+EarlyStopScope::~EarlyStopScope() = default;
+
+struct CheckpointDebugScope::Impl {
+  libtorch::ThreadStateScope in_force;
+};
+
+CheckpointDebugScope::CheckpointDebugScope(std::optional<bool> enabled) {
+  auto state = libtorch::copy_of_current_state();
+  state->debug = enabled;
+  impl_.reset(new Impl{libtorch::ThreadStateScope(std::move(state))});
+}
+
+CheckpointDebugScope::~CheckpointDebugScope() = default;
+
+bool is_checkpointing() {
+  const auto* state = libtorch::current_state();
+  return state != nullptr && state->checkpointing;
+}
+
+bool is_recomputing() {
+  const auto* state = libtorch::current_state();
+  return state != nullptr && state->recomputing;
+}
+
+}  // namespace reprise

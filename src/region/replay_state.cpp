@@ -1,0 +1,79 @@
+#include "region/replay_state.h"
+
+#include <ATen/DeviceAccelerator.h>
+
+#include "libtorch/thread_state.h"
+
+namespace reprise::region {
+namespace {
+
+std::mutex& replay_mutex() {
+  // Never destroyed: a backward on a detached thread may outlive static destruction.
+  static auto* mutex = new std::mutex;
+  return *mutex;
+}
+
+std::vector<c10::Device> devices_of_region(std::span<const at::Tensor> tensors) {
+  std::vector<c10::Device> devices = accelerator_devices(tensors);
+  if (devices.empty()) {
+    if (const c10::DeviceType type = DefaultDeviceType::get(); type != c10::kCPU) {
+      devices.emplace_back(type, at::accelerator::getDeviceIndex());
+    }
+  }
+  return devices;
+}
+
+}  // namespace
+
+ReplayState::ReplayState(const CheckpointOptions& options, std::span<const at::Tensor> tensors)
+    : random_(options.preserve_rng_state) {
+  if (random_) {
+    devices_ = devices_of_region(tensors);
+    generators_ = options.generators;
+    default_state_ = take_default();
+    own_state_ = take_own();
+  }
+  if (options.preserve_ambient_state) ambient_ = libtorch::AmbientState::take();
+}
+
+RandomState ReplayState::take_default() const { return RandomState::of_devices(devices_); }
+
+RandomState ReplayState::take_own() const {
+  return generators_.empty() ? RandomState() : RandomState::of_generators(generators_);
+}
+
+void ReplayState::end_forward() {
+  if (!random_) return;
+  if (default_state_.is_current()) default_state_ = {};
+  if (!own_state_.empty() && own_state_.is_current()) own_state_ = {};
+}
+
+ReplayState::Scope::Scope(const ReplayState& state) {
+  if (state.ambient_) ambient_.emplace(*state.ambient_);
+  if (!state.random_) return;
+  replays_random_ = !state.default_state_.empty() || !state.own_state_.empty();
+  if (replays_random_) {
+    const libtorch::ThreadState* thread = libtorch::current_state();
+    if (thread == nullptr || !thread->replaying_random) {
+      lock_ = std::unique_lock<std::mutex>(replay_mutex());
+    }
+  }
+  default_before_ = state.take_default();
+  own_before_ = state.take_own();
+  try {
+    if (!state.default_state_.empty()) state.default_state_.restore();
+    if (!state.own_state_.empty()) state.own_state_.restore();
+  } catch (...) {
+    put_back();
+    throw;
+  }
+}
+
+ReplayState::Scope::~Scope() { put_back(); }
+
+void ReplayState::Scope::put_back() {
+  if (!own_before_.empty() && !own_before_.is_current()) own_before_.restore();
+  if (!default_before_.empty() && !default_before_.is_current()) default_before_.restore();
+}
+
+}  // namespace reprise::region
