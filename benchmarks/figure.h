@@ -10,17 +10,17 @@ namespace reprise::bench {
 
 // What a figure must satisfy; nothing set: no bar. All that are set must hold.
 struct Bar {
-  std::optional<double> at_most;
-  std::optional<double> at_least;
-  std::optional<double> ratio_at_most;       // of ours to the peer's
-  std::optional<double> above_peer_at_most;  // of ours less the peer's
+  std::optional<double> at_most = {};
+  std::optional<double> at_least = {};
+  std::optional<double> ratio_at_most = {};       // of ours to the peer's
+  std::optional<double> above_peer_at_most = {};  // of ours less the peer's
 };
 
 struct Figure {
   std::string bench;
   std::string name;  // of the case
   double ours;
-  std::optional<double> peer;
+  std::optional<double> peer = {};
   std::string unit;
   int runs;
   double spread;  // distance between the quartiles as a share of the median

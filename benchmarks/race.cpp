@@ -25,8 +25,8 @@ double time_calls(const Step& step, int calls) {
   return watch.elapsed().count() / calls;
 }
 
-Race::Race(Session& session, std::string bench)
-    : session_(session), bench_(std::move(bench)), peer_(session.python()) {}
+Race::Race(Session& session, std::string bench, PeerProcess* peer)
+    : session_(session), bench_(std::move(bench)), peer_(peer) {}
 
 void Race::add(std::string name, Step step) {
   auto ours = [step = std::move(step)](int calls) { return time_calls(step, calls); };
@@ -35,6 +35,11 @@ void Race::add(std::string name, Step step) {
   if (peer_ == nullptr || !peer_->has(peers_name)) return;
   auto theirs = [peer = peer_, peers_name](int calls) { return peer->time(peers_name, calls); };
   runners_.push_back({.name = name, .time = std::move(theirs), .is_peer = true});
+}
+
+void Race::add_peer(std::string name, Step step) {
+  auto theirs = [step = std::move(step)](int calls) { return time_calls(step, calls); };
+  runners_.push_back({.name = std::move(name), .time = std::move(theirs), .is_peer = true});
 }
 
 void Race::run(Seconds time) {
@@ -58,7 +63,7 @@ void Race::run(Seconds time) {
   }
 }
 
-void Race::report(const std::string& name, const std::string& unit, const Formula& formula,
+double Race::report(const std::string& name, const std::string& unit, const Formula& formula,
                   const Bar& bar) const {
   std::vector<double> ours;
   std::vector<double> peers;
@@ -68,7 +73,10 @@ void Race::report(const std::string& name, const std::string& unit, const Formul
   } catch (const std::out_of_range&) {
     peers.clear();  // the peer has no such step
   }
-  session_.report(make_figure(bench_, name, unit, ours, peers, bar));
+  Figure figure = make_figure(bench_, name, unit, ours, peers, bar);
+  const double value = figure.ours;
+  session_.report(std::move(figure));
+  return value;
 }
 
 }  // namespace reprise::bench

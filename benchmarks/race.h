@@ -36,19 +36,21 @@ double time_calls(const Step& step, int calls);
 
 class Race {
  public:
-  Race(Session& session, std::string bench);
+  // A null peer: ours alone.
+  Race(Session& session, std::string bench, PeerProcess* peer);
 
   // Adds a step of ours, and the peer's of the same name, "<bench>/<name>", where the peer has it.
   void add(std::string name, Step step);
-  // Takes the peer's steps from this process instead of the Python one. Before add(). Null: no peer.
-  void set_peer(PeerProcess* peer) { peer_ = peer; }
+  // Adds a peer's step that runs in this process.
+  void add_peer(std::string name, Step step);
 
   // Runs rounds until the time is spent, but at least a few.
   void run(Seconds time);
 
-  // Reports the median of `formula` over the rounds; the peer's too if it has every step of it.
-  void report(const std::string& name, const std::string& unit, const Formula& formula,
-              const Bar& bar = {}) const;
+  // Reports the median of `formula` over the rounds; the peer's too if it has every step of it. Returns
+  // ours.
+  double report(const std::string& name, const std::string& unit, const Formula& formula,
+                const Bar& bar = {}) const;
 
  private:
   struct Runner {

@@ -10,7 +10,8 @@ function(reprise_test_compile target)
 endfunction()
 
 set(REPRISE_TEST_SHARDS 2 CACHE STRING "Parts into which each test program's run is divided")
-set(reprise_test_environment OMP_NUM_THREADS=1 "REPRISE_LIBRARY_DIR=${PROJECT_BINARY_DIR}/lib")
+set(reprise_test_environment OMP_NUM_THREADS=1 "REPRISE_LIBRARY_DIR=${PROJECT_BINARY_DIR}/lib"
+  "REPRISE_BUILD_DIR=${PROJECT_BINARY_DIR}" "REPRISE_TORCH_DIR=${REPRISE_TORCH_DIR}")
 if(REPRISE_SANITIZE)
   set(options ${PROJECT_SOURCE_DIR}/tests/sanitizers)
   list(APPEND reprise_test_environment

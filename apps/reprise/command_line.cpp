@@ -8,10 +8,12 @@
 
 #include <cstdio>
 #include <exception>
+#include <memory>
 #include <new>
 #include <string>
 
 #include "commands.h"
+#include "help.h"
 
 namespace reprise::app {
 
@@ -32,9 +34,19 @@ int report(const std::string& where, const std::string& what, int exit_code) {
   return exit_code;
 }
 
+std::string explain(const CLI::App& program, const CLI::ParseError& error) {
+  const auto chosen = program.get_subcommands();
+  const CLI::App& command = chosen.empty() ? program : *chosen.front();
+  const auto unknown = command.remaining();
+  if (unknown.empty()) return first_line(error.what());
+  const std::string nearest = nearest_option(command, unknown.front());
+  return fmt::format("unknown {} {}{}", unknown.front().starts_with('-') ? "option" : "argument",
+                     unknown.front(), nearest.empty() ? "" : "; did you mean " + nearest + "?");
+}
+
 int report_parse_error(const CLI::App& program, const CLI::ParseError& error) {
   const std::string where = command_name(program);
-  return report(where, fmt::format("{} (see `{} --help`)", first_line(error.what()), where), kBadInput);
+  return report(where, fmt::format("{} (see `{} --help`)", explain(program, error), where), kBadInput);
 }
 
 std::string with_remedy(const std::string& text) {
@@ -63,8 +75,11 @@ int run_command_line(int argc, const char* const* argv) {
   CLI::App program(
       "Trains networks in less memory: activations are kept or recomputed, gradients stay the same.",
       "reprise");
+  program.formatter(std::make_shared<HelpFormatter>());
+  program.set_help_flag("-h,--help", "print this text");
   program.set_version_flag("--version", fmt::format("reprise {} (LibTorch {})", version(),
-                                                    libtorch_version()));
+                                                    libtorch_version()),
+                           "print the versions of reprise and LibTorch");
   program.require_subcommand(1);
   Chosen chosen;
   add_train(program, chosen);

@@ -15,12 +15,14 @@
 #include <chrono>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "commands.h"
 #include "device.h"
 #include "figures.h"
 #include "gradients.h"
 #include "network.h"
+#include "progress.h"
 #include "recompute_clock.h"
 #include "text_data.h"
 
@@ -31,6 +33,8 @@ namespace {
 constexpr const char* kYardstick = "none";
 
 struct Measured {
+  explicit Measured(models::Strategy s) : strategy(std::move(s)) {}
+
   models::Strategy strategy;
   Bytes peak, activations;
   std::vector<double> milliseconds;
@@ -44,7 +48,7 @@ std::vector<Measured> strategies_to_measure(const CompareOptions& options) {
   std::vector<Measured> all;
   const auto add = [&](const std::string& name) {
     const auto same = [&](const Measured& each) { return each.strategy.name() == name; };
-    if (std::ranges::none_of(all, same)) all.push_back({.strategy = models::Strategy::parse(name)});
+    if (std::ranges::none_of(all, same)) all.emplace_back(models::Strategy::parse(name));
   };
   add(kYardstick);
   for (const std::string& name : options.strategies) add(name);
@@ -63,11 +67,13 @@ class Comparison {
   }
 
   void run(std::vector<Measured>& all) {
+    ProgressLine line;
     // Unmeasured: the first step of a process also starts threads and chooses kernels.
     step(all.front(), 0);
     for (std::int64_t round = 0; round <= options_.steps; ++round) {
       std::vector<at::Tensor> expected;
       for (Measured& each : all) {
+        line.show({fmt::format("round {}/{}", round + 1, options_.steps + 1), each.strategy.name()});
         round == 0 ? examine(each) : time(each, round);
         if (expected.empty()) {
           expected = copy_gradients(*network_.model());

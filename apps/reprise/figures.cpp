@@ -10,10 +10,21 @@ namespace reprise::app {
 
 namespace {
 
+bool continues_character(char c) { return (static_cast<unsigned char>(c) & 0xc0) == 0x80; }
+
 // Bytes that begin a character: what a terminal counts, for the text that is printed here.
 std::size_t printed_width(const std::string& text) {
-  return static_cast<std::size_t>(std::ranges::count_if(
-      text, [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
+  return text.size() -
+         static_cast<std::size_t>(std::ranges::count_if(text, continues_character));
+}
+
+// Bytes of the UTF-8 character that the text begins with; 0 if it begins with none.
+std::size_t character_length(std::string_view text) {
+  const auto lead = static_cast<unsigned char>(text[0]);
+  const std::size_t length = lead < 0x80 ? 1 : lead < 0xc2 ? 0 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : lead < 0xf5 ? 4 : 0;
+  if (length > text.size()) return 0;
+  const auto rest = text.substr(1, length > 0 ? length - 1 : 0);
+  return std::ranges::all_of(rest, continues_character) ? length : 0;
 }
 
 std::string padding(std::size_t width, const std::string& text) {
@@ -42,19 +53,21 @@ std::string format_milliseconds(double milliseconds) {
   return fmt::format("{:.{}f}", milliseconds, digits);
 }
 
-std::string escape(const std::string& text) {
+std::string escape(std::string_view text) {
   std::string escaped;
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (c == '\n') {
+  while (!text.empty()) {
+    const std::size_t length = character_length(text);
+    const auto byte = static_cast<unsigned char>(text[0]);
+    if (text[0] == '\n') {
       escaped += "\\n";
-    } else if (c == '\t') {
+    } else if (text[0] == '\t') {
       escaped += "\\t";
-    } else if (byte < 0x20 || byte == 0x7f) {
+    } else if (length == 0 || byte < 0x20 || byte == 0x7f) {
       escaped += fmt::format("\\x{:02x}", byte);
     } else {
-      escaped += c;
+      escaped += text.substr(0, length);
     }
+    text.remove_prefix(std::max<std::size_t>(length, 1));
   }
   return escaped;
 }

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 namespace reprise::app {
@@ -10,8 +12,8 @@ namespace reprise::app {
 std::string format_count(double count);       // "640", "12.3 k", "6.45 M"
 std::string format_duration(double seconds);  // "0.8 s", "42 s", "3 min 12 s", "2 h 05 min"
 std::string format_milliseconds(double milliseconds);  // "1.24", "41.2", "412"
-// Printable ASCII and UTF-8 as they are; control characters as \n, \t, \x1b.
-std::string escape(const std::string& text);
+// Printable characters of UTF-8 as they are; control characters and broken ones as \n, \t, \x1b.
+std::string escape(std::string_view text);
 
 double median(std::vector<double> values);
 

@@ -31,36 +31,59 @@ void check_at_least(const char* option, T value, T bound) {
   }
 }
 
-void bind_run(CLI::App& command, RunOptions& options) {
-  const auto add = [&](const char* name, auto& value, const char* help, const char* group) {
-    command.add_option(name, value, help)->capture_default_str()->group(group);
-  };
-  add("--model", options.model, "which network: gpt", "Model");
-  add("--layers", options.gpt.layers, "number of blocks", "Model");
-  add("--width", options.gpt.width, "of the residual stream; a multiple of --heads", "Model");
-  add("--heads", options.gpt.heads, "attention heads", "Model");
-  add("--context", options.gpt.context, "sequence length in tokens (bytes)", "Model");
-  add("--attention", options.attention, "fused, or unfused (activations grow with context²)",
-      "Model");
-  add("--dropout", options.gpt.dropout, "probability in [0, 1)", "Model");
+// Adds options to a group of the help text; their present values are the defaults that it shows.
+class Group {
+ public:
+  Group(CLI::App& command, const char* name) : command_(command), name_(name) {}
 
-  command
-      .add_option("--data", options.data,
-                  "text files, or folders that are searched for them (hidden and build folders are "
-                  "left out) [this repository's own text files]")
-      ->group("Data");
-  add("--batch", options.batch, "sequences run at once", "Data");
-  add("--seed", options.seed, "of weights, dropout and the order of the data", "Data");
+  template <class T>
+  CLI::Option* value(const char* option, const char* type, T& target, const char* help) {
+    return command_.add_option(option, target, help)
+        ->type_name(type)
+        ->capture_default_str()
+        ->group(name_);
+  }
+  // Without a default to show.
+  template <class T>
+  CLI::Option* optional(const char* option, const char* type, T& target, const char* help) {
+    return command_.add_option(option, target, help)->type_name(type)->group(name_);
+  }
+  void flag(const char* option, bool& target, const char* help) {
+    command_.add_flag(option, target, help)->group(name_);
+  }
 
-  add("--dtype", options.dtype, "f32, or bf16 (by autocast; weights stay f32)", "Machine");
-  add("--device", options.device, "auto, cpu, or an accelerator such as cuda:0", "Machine");
-  add("--threads", options.threads, "CPU threads; 0: as many as LibTorch chooses", "Machine");
+ private:
+  CLI::App& command_;
+  const char* name_;
+};
 
-  command.add_flag("--reentrant", options.reentrant, "use the reentrant variant of checkpointing")
-      ->group("Memory");
-  command.add_flag("--json", options.json, "print one JSON object instead of a table")
-      ->group("Output");
+void bind_model(CLI::App& command, RunOptions& options) {
+  Group model(command, "Model");
+  model.value("--model", "NAME", options.model, "which network: gpt");
+  model.value("--layers", "N", options.gpt.layers, "number of blocks");
+  model.value("--width", "N", options.gpt.width, "of the residual stream; a multiple of --heads");
+  model.value("--heads", "N", options.gpt.heads, "attention heads");
+  model.value("--context", "N", options.gpt.context, "sequence length in tokens; a token is a byte");
+  model.value("--attention", "KIND", options.attention, "fused, or unfused (stores context² weights)");
+  model.value("--dropout", "P", options.gpt.dropout, "probability in [0, 1)");
+  Group data(command, "Data");
+  data.optional("--data", "PATH...", options.data,
+                "text files, or folders to search for them, without hidden and\n"
+                "build folders; if not given, the text files of this repository");
+  data.value("--batch", "N", options.batch, "sequences run at once");
+  data.value("--seed", "N", options.seed, "of weights, dropout and the order of the data");
 }
+
+void bind_machine(CLI::App& command, RunOptions& options) {
+  Group output(command, "Output");
+  output.flag("--json", options.json, "print one JSON object instead of a table");
+  Group machine(command, "Machine");
+  machine.value("--dtype", "TYPE", options.dtype, "f32, or bf16 (by autocast; weights stay f32)");
+  machine.value("--device", "NAME", options.device, "auto, cpu, or an accelerator such as cuda:0");
+  machine.value("--threads", "N", options.threads, "CPU threads; 0: as many as LibTorch chooses");
+}
+
+constexpr const char* kReentrantHelp = "use the reentrant variant of checkpointing";
 
 void check_run(RunOptions& options) {
   check_choice("model", options.model, {"gpt"});
@@ -75,51 +98,47 @@ void check_run(RunOptions& options) {
 }  // namespace
 
 void bind(CLI::App& command, TrainOptions& options) {
-  bind_run(command, options);
-  const auto add = [&](const char* name, auto& value, const char* help, const char* group) {
-    command.add_option(name, value, help)->capture_default_str()->group(group);
-  };
-  add("--strategy", options.strategy,
-      "which blocks are recomputed: none, every-block, segments:K, sqrt, from-input", "Memory");
-  add("--steps", options.steps, "optimizer steps in all, earlier ones of a resumed run included",
-      "Training");
-  add("--accumulate", options.accumulate, "batches whose gradients make one step", "Training");
-  add("--lr", options.learning_rate, "peak learning rate of AdamW", "Training");
-  command
-      .add_option("--warmup", options.warmup,
-                  "steps until the peak, before a cosine decay to a tenth of it [a tenth of --steps, "
-                  "at most 100]")
-      ->group("Training");
-  add("--weight-decay", options.weight_decay, "of matrices; biases and norms do not decay",
-      "Training");
-  add("--clip", options.clip, "largest norm of the gradients; 0: no clipping", "Training");
-
-  add("--checkpoint-dir", options.checkpoint_dir, "folder to save the training state in",
-      "Saving");
-  add("--checkpoint-every", options.checkpoint_every,
-      "steps between saves; 0: at the end and when interrupted only", "Saving");
-  add("--stop-after", options.stop_after,
-      "save and stop after so many steps of this call; 0: go on to --steps", "Saving");
-  command
-      .add_flag("--resume", options.resume, "go on, bit for bit, from what --checkpoint-dir holds")
-      ->group("Saving");
-
-  add("--metrics", options.metrics, "file to write one JSON object a step to", "Output");
-  command.add_flag("--sample", options.sample, "print a line written by the model at the end")
-      ->group("Output");
+  bind_model(command, options);
+  Group training(command, "Training");
+  training.value("--steps", "N", options.steps, "optimizer steps in all, those before a resume included");
+  training.value("--accumulate", "N", options.accumulate, "batches whose gradients make one step");
+  training.value("--lr", "RATE", options.learning_rate, "peak learning rate of AdamW");
+  training.optional("--warmup", "N", options.warmup,
+                    "steps until the peak, before a cosine decay to a tenth of it;\n"
+                    "if not given, a tenth of --steps, at most 100");
+  training.value("--weight-decay", "W", options.weight_decay, "of matrices; biases and norms have none");
+  training.value("--clip", "NORM", options.clip, "largest norm of the gradients; 0: no clipping");
+  Group memory(command, "Memory");
+  memory.value("--strategy", "NAME", options.strategy,
+               "which blocks are recomputed in backward: none, every-block,\n"
+               "segments:K, sqrt, from-input");
+  memory.flag("--reentrant", options.reentrant, kReentrantHelp);
+  Group saving(command, "Saving");
+  saving.optional("--checkpoint-dir", "DIR", options.checkpoint_dir,
+                  "save the run there: at the end, and when it is interrupted");
+  saving.value("--checkpoint-every", "N", options.checkpoint_every,
+               "and every so many steps; 0: not in between");
+  saving.value("--stop-after", "N", options.stop_after,
+               "save and stop after so many steps of this call; 0: never");
+  saving.flag("--resume", options.resume, "go on, bit for bit, from what --checkpoint-dir holds");
+  Group output(command, "Output");
+  output.optional("--metrics", "FILE", options.metrics, "write one JSON object a step to it");
+  output.flag("--sample", options.sample, "print a line written by the model at the end");
+  bind_machine(command, options);
 }
 
 void bind(CLI::App& command, CompareOptions& options) {
-  bind_run(command, options);
-  command
-      .add_option("--strategies", options.strategies,
-                  "to compare, separated by commas; none is added if missing, as the yardstick")
+  Group measuring(command, "Measuring");
+  measuring
+      .value("--strategies", "LIST", options.strategies,
+             "to compare, with commas between: none, every-block, segments:K,\n"
+             "sqrt, from-input; none is always measured, as the yardstick")
       ->delimiter(',')
-      ->capture_default_str()
-      ->group("Memory");
-  command.add_option("--steps", options.steps, "timed steps for each strategy")
-      ->capture_default_str()
-      ->group("Measuring");
+      ->default_str(fmt::format("{}", fmt::join(options.strategies, ",")));
+  measuring.value("--steps", "N", options.steps, "timed steps under each strategy");
+  measuring.flag("--reentrant", options.reentrant, kReentrantHelp);
+  bind_model(command, options);
+  bind_machine(command, options);
 }
 
 void check(TrainOptions& options) {

@@ -7,7 +7,6 @@
 
 #include <cstdlib>
 #include <string_view>
-#include <vector>
 
 #include "figures.h"
 
@@ -30,9 +29,9 @@ std::size_t terminal_columns(std::FILE* stream) {
 
 }  // namespace
 
-std::string progress_line(const ProgressFigures& figures, std::size_t columns) {
+std::vector<std::string> progress_parts(const ProgressFigures& figures) {
   const std::string total = fmt::format("{}", figures.steps);
-  const std::vector<std::string> parts = {
+  return {
       fmt::format("step {:>{}}/{}", figures.step, total.size(), total),
       fmt::format("loss {:.4f}", figures.loss),
       format_duration(figures.seconds_left) + " left",
@@ -40,6 +39,9 @@ std::string progress_line(const ProgressFigures& figures, std::size_t columns) {
       format_count(figures.tokens_per_second) + " tokens/s",
       "peak " + to_string(figures.peak),
   };
+}
+
+std::string fit_into(const std::vector<std::string>& parts, std::size_t columns) {
   std::string line;
   for (const std::string& part : parts) {
     const std::string longer = line.empty() ? part : line + "   " + part;
@@ -51,10 +53,10 @@ std::string progress_line(const ProgressFigures& figures, std::size_t columns) {
 
 ProgressLine::ProgressLine(std::FILE* stream) : stream_(stream), enabled_(can_redraw(stream)) {}
 
-void ProgressLine::show(const ProgressFigures& figures) {
+void ProgressLine::show(const std::vector<std::string>& parts) {
   const auto now = std::chrono::steady_clock::now();
   if (!enabled_ || (drawn_ && now - last_ < kBetweenDrawings)) return;
-  fmt::print(stream_, "\r{}\x1b[K", progress_line(figures, terminal_columns(stream_)));
+  fmt::print(stream_, "\r{}\x1b[K", fit_into(parts, terminal_columns(stream_)));
   std::fflush(stream_);
   drawn_ = true;
   last_ = now;

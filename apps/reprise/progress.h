@@ -1,4 +1,4 @@
-// The one live line of a training run: redrawn in place on a terminal, absent everywhere else.
+// The one live line of a running command: redrawn in place on a terminal, absent everywhere else.
 #pragma once
 
 #include <reprise/bytes.h>
@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <string>
+#include <vector>
 
 namespace reprise::app {
 
@@ -19,8 +20,11 @@ struct ProgressFigures {
   double seconds_left = 0;
 };
 
-// The figures that fit into `columns`: those further right are left out first.
-std::string progress_line(const ProgressFigures& figures, std::size_t columns);
+// The figures as texts, the most important first.
+std::vector<std::string> progress_parts(const ProgressFigures& figures);
+
+// As many of the parts as fit into `columns`.
+std::string fit_into(const std::vector<std::string>& parts, std::size_t columns);
 
 class ProgressLine {
  public:
@@ -31,7 +35,7 @@ class ProgressLine {
   ProgressLine& operator=(const ProgressLine&) = delete;
 
   // At most ten times a second.
-  void show(const ProgressFigures& figures);
+  void show(const std::vector<std::string>& parts);
   // Takes the line off the screen, so that something else can be printed.
   void clear();
 

@@ -101,7 +101,7 @@ Outcome run_steps(const TrainOptions& options, Trainer& trainer, MetricsFile& me
     outcome.peak = std::max(outcome.peak, outcome.last.peak);
     outcome.signal = interrupt.signal();
     metrics.write(metrics_of(outcome.last));
-    line.show(progress_of(options, outcome));
+    line.show(progress_parts(progress_of(options, outcome)));
     const std::int64_t done = trainer.steps_done();
     const bool stop = done - first == options.stop_after || done == options.steps || outcome.signal;
     const bool due = options.checkpoint_every > 0 && done % options.checkpoint_every == 0;

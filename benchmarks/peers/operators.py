@@ -56,21 +56,6 @@ def under(scope):
     return backward_of(run)
 
 
-def copies():
-    """What save_on_cpu does to one saved tensor, CHAIN times."""
-    x = torch.randn(8, 8)
-
-    def step():
-        with torch.no_grad():
-            kept = []
-            for _ in range(CHAIN):
-                copy = torch.empty(x.size(), dtype=x.dtype, layout=x.layout)
-                copy.copy_(x)
-                kept.append(copy)
-
-    return step
-
-
 def identity_hooks():
     return saved_tensors_hooks(lambda x: x, lambda x: x)
 
@@ -92,5 +77,4 @@ CASES = {
     "hooks/plain": backward_of(chain),
     "hooks/identity": under(identity_hooks),
     "hooks/save_on_cpu": under(save_on_cpu),
-    "hooks/copies": copies,
 }

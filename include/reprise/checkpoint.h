@@ -88,7 +88,7 @@ struct CheckpointOptions {
   // Replay random draws: the default CPU generator, those of every accelerator that has a tensor among
   // the arguments (DefaultDeviceType if none has), and `generators`, which are those that f was given.
   bool preserve_rng_state = true;
-  std::vector<at::Generator> generators;
+  std::vector<at::Generator> generators = {};
 
   // Recompute under forward's autocast state (every device type), deterministic-algorithm flags and
   // default dtype. false: under whatever is in force in backward.
@@ -109,10 +109,10 @@ struct CheckpointOptions {
   bool allow_changed_arguments = false;
 
   // Called once, in forward. Refused with `reentrant`.
-  std::function<RegionContexts()> context;
+  std::function<RegionContexts()> context = {};
 
   // Names the region in error texts.
-  std::string name;
+  std::string name = {};
 };
 
 // Overrides CheckpointOptions::early_stop for the regions whose *forward* runs inside. Inner scopes win.

@@ -39,6 +39,8 @@ class RandomState {
   bool empty() const { return states_ == nullptr; }
 
  private:
+  static RandomState of_cpu();
+
   struct States;
   std::shared_ptr<const States> states_;
 };

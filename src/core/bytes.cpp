@@ -1,5 +1,5 @@
-// Printing and reading byte counts. The unit table is one list, so that everything printed can be read
-// back and the error for a bad text can name exactly what is accepted.
+// Printing and reading byte counts. The unit table is one list, so that everything printed can be
+// read back and the error for a bad text can name exactly what is accepted.
 #include <reprise/bytes.h>
 #include <reprise/error.h>
 

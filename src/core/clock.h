@@ -5,10 +5,12 @@
 
 namespace reprise {
 
-// A duration in seconds; `.count()` is the plain number, and every std::chrono duration converts to it.
+// A duration in seconds; `.count()` is the plain number, and every std::chrono duration converts to
+// it.
 using Seconds = std::chrono::duration<double>;
 
-// Runs from its construction on. The clock is steady: setting the system's time does not disturb it.
+// Runs from its construction on. The clock is steady: setting the system's time does not disturb
+// it.
 class Stopwatch {
  public:
   Stopwatch() : start_(Clock::now()) {}

@@ -1,5 +1,5 @@
-// The folding described in the header. Opening a period costs one visit to each open one; counting itself
-// stays in the source and takes no lock.
+// The folding described in the header. Opening a period costs one visit to each open one; counting
+// itself stays in the source and takes no lock.
 #include "core/peak_tracker.h"
 
 #include <algorithm>

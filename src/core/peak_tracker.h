@@ -1,13 +1,15 @@
-// Peaks over many overlapping periods, out of one counter that knows only its peak since it was last reset.
+// Peaks over many overlapping periods, out of one counter that knows only its peak since it was
+// last reset.
 //
-// Allocators and device statistics keep a single high-water mark. To measure several periods at once (and
-// the whole process besides) that mark is read and restarted whenever a period begins, and what it showed is
-// folded into every period that is open at that moment. Nothing here knows what is counted.
+// Allocators and device statistics keep a single high-water mark. To measure several periods at
+// once (and the whole process besides) that mark is read and restarted whenever a period begins,
+// and what it showed is folded into every period that is open at that moment. Nothing here knows
+// what is counted.
 //
 // Invariant, under the tracker's mutex: for each open period, and for the whole time,
 //     peak = max(what was folded into it, the mark since its last restart).
-// Beginning a period restarts the mark after folding it, so the new period alone starts from the live
-// level and the others lose nothing. A mark never needs folding when a period ends.
+// Beginning a period restarts the mark after folding it, so the new period alone starts from the
+// live level and the others lose nothing. A mark never needs folding when a period ends.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +25,8 @@ class LevelSource {
   virtual std::int64_t live() = 0;
   // The highest level since the last restart, at least live().
   virtual std::int64_t mark() = 0;
-  // Returns mark() and lets it start again from the live level. Whatever is counted from here on must
-  // show in the new mark, and whatever was counted before in one of the two.
+  // Returns mark() and lets it start again from the live level. Whatever is counted from here on
+  // must show in the new mark, and whatever was counted before in one of the two.
   virtual std::int64_t restart_mark() = 0;
 };
 

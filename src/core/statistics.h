@@ -16,12 +16,12 @@ double quantile(std::span<const double> sample, double q);
 // quantile(sample, 0.5): for an even number of values the mean of the middle two.
 double median(std::span<const double> sample);
 
-// The median distance of the values to their median, unscaled (for normally distributed values about
-// 0.67 standard deviations). Zero for a single value.
+// The median distance of the values to their median, unscaled (for normally distributed values
+// about 0.67 standard deviations). Zero for a single value.
 double median_absolute_deviation(std::span<const double> sample);
 
-// The distance between the quartiles as a share of the median: how far to trust the figure. A sample with
-// median zero has spread zero if all its values are equal, else infinity.
+// The distance between the quartiles as a share of the median: how far to trust the figure. A
+// sample with median zero has spread zero if all its values are equal, else infinity.
 double relative_spread(std::span<const double> sample);
 
 }  // namespace reprise

@@ -40,8 +40,7 @@ AmbientState AmbientState::take() {
   static_assert(kAutocastTypes <= kMaxAutocastTypes, "more device types with autocast than room");
   AmbientState state;
   const std::uint64_t keys = all_autocast_keys();
-  state.autocast_off_ =
-      c10::impl::tls_local_dispatch_key_set().excluded_.raw_repr() & keys;
+  state.autocast_off_ = c10::impl::tls_local_dispatch_key_set().excluded_.raw_repr() & keys;
   state.autocast_on_ = state.autocast_off_ != keys;
   for (std::size_t i = 0; i < kAutocastTypes; ++i) {
     state.autocast_dtypes_[i] = at::autocast::get_autocast_dtype(autocast_types()[i]);
@@ -95,9 +94,9 @@ AmbientScope::~AmbientScope() {
 }
 
 RecordingScope::RecordingScope()
-    : inference_off_(c10::InferenceMode::is_enabled() ? std::optional<c10::InferenceMode>(
-                                                            std::in_place, /*enabled=*/false)
-                                                      : std::nullopt),
+    : inference_off_(c10::InferenceMode::is_enabled()
+                         ? std::optional<c10::InferenceMode>(std::in_place, /*enabled=*/false)
+                         : std::nullopt),
       grad_on_(true) {}
 
 }  // namespace reprise::libtorch

@@ -1,16 +1,17 @@
-// The settings around an operator call that change what it computes, and that backward does not see as
-// forward did: autocast of every device type, deterministic algorithms, the default dtype.
+// The settings around an operator call that change what it computes, and that backward does not see
+// as forward did: autocast of every device type, deterministic algorithms, the default dtype.
 //
-// A region takes them in forward and puts them back for its recomputation. Backward runs with autocast as
-// it was at the backward() call, which is usually off; recomputing without this would give other dtypes.
+// A region takes them in forward and puts them back for its recomputation. Backward runs with
+// autocast as it was at the backward() call, which is usually off; recomputing without this would
+// give other dtypes.
 //
-// Autocast belongs to the thread. The other settings belong to the process: a scope that has to change them
-// changes them for every thread while it is open. That is so only for programs that change them between
-// forward and backward.
+// Autocast belongs to the thread. The other settings belong to the process: a scope that has to
+// change them changes them for every thread while it is open. That is so only for programs that
+// change them between forward and backward.
 #pragma once
 
-#include <c10/core/InferenceMode.h>
 #include <c10/core/GradMode.h>
+#include <c10/core/InferenceMode.h>
 #include <c10/core/ScalarType.h>
 
 #include <array>
@@ -47,10 +48,10 @@ class AmbientState {
   bool autocast_on_ = false;
 };
 
-// Puts a state in force until destroyed, then puts back what was there before, for exactly the settings that
-// it changed. Does nothing where the state is in force already. A state with autocast on counts as one
-// level of autocast's nesting, as torch.amp.autocast does: casts cached inside are dropped on leaving the
-// outermost one.
+// Puts a state in force until destroyed, then puts back what was there before, for exactly the
+// settings that it changed. Does nothing where the state is in force already. A state with autocast
+// on counts as one level of autocast's nesting, as torch.amp.autocast does: casts cached inside are
+// dropped on leaving the outermost one.
 class AmbientScope {
  public:
   explicit AmbientScope(const AmbientState& state);
@@ -64,8 +65,8 @@ class AmbientScope {
   bool changed_ = false;
 };
 
-// Lets autograd record, whatever the caller has switched off: grad mode on, inference mode off. For running a
-// region's function again; what inference mode computes could not be used in backward.
+// Lets autograd record, whatever the caller has switched off: grad mode on, inference mode off. For
+// running a region's function again; what inference mode computes could not be used in backward.
 class RecordingScope {
  public:
   RecordingScope();

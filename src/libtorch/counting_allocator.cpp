@@ -1,15 +1,17 @@
 // How counting stays exact without a lock.
 //
-// `live` is changed by one atomic addition, which also tells the allocating thread the level that it
-// reached; the thread then raises `mark` to that level. A restart exchanges the mark for zero, which hands
-// every earlier raise to the caller, and then raises the new mark to the live level, so that bytes which
-// were added before the exchange and are still there are seen. Hence no level is ever lost. The
-// converse error is possible only for an allocation that is under way on another thread during a restart:
-// the level that it reached just before may count for the period that begins just then.
+// `live` is changed by one atomic addition, which also tells the allocating thread the level that
+// it reached; the thread then raises `mark` to that level. A restart exchanges the mark for zero,
+// which hands every earlier raise to the caller, and then raises the new mark to the live level, so
+// that bytes which were added before the exchange and are still there are seen. Hence no level is
+// ever lost. The converse error is possible only for an allocation that is under way on another
+// thread during a restart: the level that it reached just before may count for the period that
+// begins just then.
 //
-// Why the new mark misses nothing: either a thread's raise comes after the exchange, or its addition came
-// before the exchange in the one order of sequentially consistent operations, and the load of `live` that
-// follows the exchange sees it. (On x86 that order costs nothing over a relaxed one.)
+// Why the new mark misses nothing: either a thread's raise comes after the exchange, or its
+// addition came before the exchange in the one order of sequentially consistent operations, and the
+// load of `live` that follows the exchange sees it. (On x86 that order costs nothing over a relaxed
+// one.)
 #include "libtorch/counting_allocator.h"
 
 #include <c10/core/CPUAllocator.h>
@@ -24,8 +26,8 @@ namespace reprise::libtorch {
 
 namespace {
 
-// On one cache line, away from other data: every allocation of every thread writes here. Destroyed never,
-// since tensors in static variables are freed at the very end.
+// On one cache line, away from other data: every allocation of every thread writes here. Destroyed
+// never, since tensors in static variables are freed at the very end.
 struct alignas(64) Counters {
   std::atomic<std::int64_t> live{0};
   std::atomic<std::int64_t> mark{0};
@@ -105,8 +107,8 @@ c10::Allocator* counting_allocator() {
 
 void install_counting_allocator() {
   if (c10::GetAllocator(c10::kCPU) != c10::GetDefaultCPUAllocator()) return;
-  // Above the default priority 0, so that a backend that is loaded later and sets its allocator in passing
-  // does not end the counting.
+  // Above the default priority 0, so that a backend that is loaded later and sets its allocator in
+  // passing does not end the counting.
   c10::SetAllocator(c10::kCPU, counting_allocator(), /*priority=*/1);
 }
 

@@ -1,8 +1,9 @@
 // The CPU allocator that counts: LibTorch's own, plus three counters.
 //
-// It allocates with the functions that the stock allocator uses, so that alignment, huge pages and the
-// fill flags stay as they are, and reports to torch.profiler as the stock one does. Sizes are those that
-// malloc really handed out (malloc_usable_size), read again on release: no table, no header, exact.
+// It allocates with the functions that the stock allocator uses, so that alignment, huge pages and
+// the fill flags stay as they are, and reports to torch.profiler as the stock one does. Sizes are
+// those that malloc really handed out (malloc_usable_size), read again on release: no table, no
+// header, exact.
 #pragma once
 
 #include <c10/core/Allocator.h>
@@ -13,9 +14,9 @@
 
 namespace reprise::libtorch {
 
-// Replaces LibTorch's CPU allocator, unless that was done before or the program has brought an allocator of
-// its own, which is then left in place. Called when the library is loaded. Not thread-safe with allocation,
-// as c10::SetAllocator itself.
+// Replaces LibTorch's CPU allocator, unless that was done before or the program has brought an
+// allocator of its own, which is then left in place. Called when the library is loaded. Not
+// thread-safe with allocation, as c10::SetAllocator itself.
 void install_counting_allocator();
 
 // Whether allocations on the CPU are being counted.

@@ -1,6 +1,6 @@
-// Copying and comparing in place. LibTorch's accessors return the engine by value, 2.5 KB copied twice;
-// so the two private members are named through an explicit instantiation, where the language lifts access
-// checks. A LibTorch that renames them does not compile here, rather than misbehave.
+// Copying and comparing in place. LibTorch's accessors return the engine by value, 2.5 KB copied
+// twice; so the two private members are named through an explicit instantiation, where the language
+// lifts access checks. A LibTorch that renames them does not compile here, rather than misbehave.
 #include "libtorch/cpu_generator_state.h"
 
 #include <cstring>
@@ -33,7 +33,8 @@ at::mt19937_data_pod& state_of(at::CPUGeneratorImpl& generator) {
 }  // namespace
 
 bool is_plain_cpu_generator(const at::Generator& generator) {
-  return typeid(*generator.unsafeGetGeneratorImpl()) == typeid(at::CPUGeneratorImpl);
+  const c10::GeneratorImpl& implementation = *generator.unsafeGetGeneratorImpl();
+  return typeid(implementation) == typeid(at::CPUGeneratorImpl);
 }
 
 CpuGeneratorState::CpuGeneratorState(at::CPUGeneratorImpl& generator) {
@@ -53,12 +54,12 @@ void CpuGeneratorState::restore(at::CPUGeneratorImpl& generator) const {
 bool CpuGeneratorState::is_current(at::CPUGeneratorImpl& generator) const {
   std::lock_guard lock(generator.mutex_);
   const at::mt19937_data_pod& now = state_of(generator);
-  // Any draw moves the position, but for whole multiples of 624 words, after which all words differ.
+  // Any draw moves the position, but for whole multiples of 624 words, after which all words
+  // differ: the first sixteen tell, but for one chance in 2^512.
   return now.left_ == engine_.left_ && now.next_ == engine_.next_ && now.seed_ == engine_.seed_ &&
-         now.seeded_ == engine_.seeded_ &&
-         generator.next_float_normal_sample() == float_normal_ &&
+         now.seeded_ == engine_.seeded_ && generator.next_float_normal_sample() == float_normal_ &&
          generator.next_double_normal_sample() == double_normal_ &&
-         std::memcmp(now.state_.data(), engine_.state_.data(), sizeof engine_.state_) == 0;
+         std::memcmp(now.state_.data(), engine_.state_.data(), 16 * sizeof engine_.state_[0]) == 0;
 }
 
 }  // namespace reprise::libtorch

@@ -1,8 +1,8 @@
 // The state of LibTorch's CPU generator, copied without going through a state tensor.
 //
 // Every region takes a snapshot and asks afterwards whether it is still current, so this is on the
-// hot path: get_state() costs 450 to 800 ns and engine() copies 2.5 KB per look. Here taking costs one copy
-// and a look at an untouched generator one comparison of memory.
+// hot path: get_state() costs 450 to 800 ns and engine() copies 2.5 KB per look. Here taking costs
+// one copy and a look at an untouched generator one comparison of memory.
 #pragma once
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -11,12 +11,12 @@
 
 namespace reprise::libtorch {
 
-// Whether `generator` is LibTorch's own CPU generator, and not one that a program derived from it or
-// wrote: the state of those is known only to themselves.
+// Whether `generator` is LibTorch's own CPU generator, and not one that a program derived from it
+// or wrote: the state of those is known only to themselves.
 bool is_plain_cpu_generator(const at::Generator& generator);
 
-// Complete: the Mersenne twister and the halves of normal pairs that were drawn and not handed out yet.
-// All functions lock the generator for their duration. It must be a plain CPU generator.
+// Complete: the Mersenne twister and the halves of normal pairs that were drawn and not handed out
+// yet. All functions lock the generator for their duration. It must be a plain CPU generator.
 class CpuGeneratorState {
  public:
   explicit CpuGeneratorState(at::CPUGeneratorImpl& generator);

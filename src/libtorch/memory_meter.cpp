@@ -20,10 +20,11 @@ namespace {
 
 constexpr auto kAggregate = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
 
-// The statistics of one accelerator device. They are read and restarted in two calls, since LibTorch has no
-// single one: a peak of another thread that rises and falls between the two is lost to the periods that
-// were open before. Restarting moves the device's own maximum (torch.cuda.max_memory_allocated), as any
-// use of LibTorch's reset does; peak_bytes() does not suffer.
+// The statistics of one accelerator device. They are read and restarted in two calls, since
+// LibTorch has no single one: a peak of another thread that rises and falls between the two is lost
+// to the periods that were open before. Restarting moves the device's own maximum
+// (torch.cuda.max_memory_allocated), as any use of LibTorch's reset does; peak_bytes() does not
+// suffer.
 class DeviceLevels final : public LevelSource {
  public:
   explicit DeviceLevels(c10::Device device) : device_(device) {}

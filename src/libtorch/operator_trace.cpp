@@ -1,6 +1,6 @@
-// LibTorch calls observers as plain functions, so that the scopes that they work for are found through
-// thread-local stacks. LibTorch hands a thread's observers to threads that work for it, where these stacks
-// are empty and nothing is recorded.
+// LibTorch calls observers as plain functions, so that the scopes that they work for are found
+// through thread-local stacks. LibTorch hands a thread's observers to threads that work for it,
+// where these stacks are empty and nothing is recorded.
 #include "libtorch/operator_trace.h"
 
 #include <ATen/core/Tensor.h>
@@ -16,8 +16,8 @@ namespace reprise::libtorch {
 
 namespace {
 
-// Operators in progress. Not cleared when a scope closes: an observed operator takes its name off again even
-// if its scope is gone by then.
+// Operators in progress. Not cleared when a scope closes: an observed operator takes its name off
+// again even if its scope is gone by then.
 thread_local std::vector<const char*> running;
 thread_local std::size_t open_name_scopes = 0;
 thread_local std::vector<OperatorTrace*> open_traces;
@@ -88,8 +88,8 @@ const char* current_operator() { return running.empty() ? "unknown" : running.ba
 
 CurrentOperatorScope::CurrentOperatorScope() {
   if (open_name_scopes == 0) {
-    handle_ = at::addThreadLocalCallback(at::RecordFunctionCallback(note_start, note_end)
-                                             .scopes({at::RecordScope::FUNCTION}));
+    handle_ = at::addThreadLocalCallback(
+        at::RecordFunctionCallback(note_start, note_end).scopes({at::RecordScope::FUNCTION}));
   }
   ++open_name_scopes;
 }

@@ -4,8 +4,9 @@
 //   aten::linear(Float[8, 16], Float[4, 16], None) -> Float[8, 4]
 //     aten::t(Float[4, 16]) -> Float[16, 4]
 //     aten::mm(Float[8, 16], Float[16, 4]) -> Float[8, 4]
-// A call that has no result, or was left by an exception, has no arrow. Both scopes here work through LibTorch's
-// own observers (at::RecordFunction), as its profiler does, and cost nothing while none is open.
+// A call that has no result, or was left by an exception, has no arrow. Both scopes here work
+// through LibTorch's own observers (at::RecordFunction), as its profiler does, and cost nothing
+// while none is open.
 #pragma once
 
 #include <ATen/record_function.h>
@@ -16,12 +17,13 @@
 
 namespace reprise::libtorch {
 
-// The name of the innermost operator that runs on this thread, such as "aten::mm"; "unknown" outside
-// operators and outside CurrentOperatorScopes. The pointer is valid until that operator returns.
+// The name of the innermost operator that runs on this thread, such as "aten::mm"; "unknown"
+// outside operators and outside CurrentOperatorScopes. The pointer is valid until that operator
+// returns.
 const char* current_operator();
 
-// While one is open, current_operator() knows the operators that start. Costs some tens of nanoseconds an
-// operator. May nest; belongs to the thread that opened it.
+// While one is open, current_operator() knows the operators that start. Costs some tens of
+// nanoseconds an operator. May nest; belongs to the thread that opened it.
 class CurrentOperatorScope {
  public:
   CurrentOperatorScope();
@@ -33,8 +35,8 @@ class CurrentOperatorScope {
   at::CallbackHandle handle_ = at::INVALID_CALLBACK_HANDLE;
 };
 
-// Records while it is alive, on the thread that made it. Traces may nest; each sees all calls. Also does what
-// an CurrentOperatorScope does. For debugging: a call costs some microseconds.
+// Records while it is alive, on the thread that made it. Traces may nest; each sees all calls. Also
+// does what an CurrentOperatorScope does. For debugging: a call costs some microseconds.
 class OperatorTrace {
  public:
   OperatorTrace();

@@ -23,7 +23,7 @@ std::string WeakNode::describe() const {
 }
 
 void SavedVersion::check(const at::Tensor& tensor, const WeakNode& node) const {
-  const auto now = static_cast<std::uint32_t>(tensor._version());
+  const std::uint32_t now = version_of(tensor);
   if (now == version_) return;
   std::ostringstream text;
   text << "one of the variables needed for gradient computation has been modified by an inplace operation: ["
@@ -37,7 +37,7 @@ void SavedVersion::check(const at::Tensor& tensor, const WeakNode& node) const {
 
 SavedTensor::SavedTensor(const at::Tensor& tensor)
     : saved_(tensor, /*is_output=*/false),
-      version_(tensor.defined() ? static_cast<std::uint32_t>(tensor._version()) : 0) {}
+      version_(tensor.defined() ? version_of(tensor) : 0) {}
 
 at::Tensor SavedTensor::unpack() const { return adopted_.defined() ? adopted_ : saved_.unpack(); }
 
@@ -50,7 +50,7 @@ std::optional<std::int64_t> SavedTensor::changes() const {
   if (saved_.has_hooks()) return std::nullopt;
   const auto data = saved_.get_raw_data();
   if (!data.has_value() || !data->defined()) return std::nullopt;
-  return static_cast<std::uint32_t>(data->_version()) - version_;
+  return version_of(*data) - version_;
 }
 
 void SavedTensor::adopt_changes() {

@@ -46,11 +46,15 @@ class WeakNode {
   std::uint32_t output_ = 0;
 };
 
+// The number of in-place changes so far. Throws for inference tensors, as saving one does.
+inline std::uint32_t version_of(const at::Tensor& tensor) {
+  return tensor.unsafeGetTensorImpl()->version_counter().current_version();
+}
+
 class SavedVersion {
  public:
   SavedVersion() = default;
-  explicit SavedVersion(const at::Tensor& tensor)
-      : version_(static_cast<std::uint32_t>(tensor._version())) {}
+  explicit SavedVersion(const at::Tensor& tensor) : version_(version_of(tensor)) {}
   // Throws autograd's error about an in-place modification if `tensor`, which shares the version counter
   // of the tensor given to the constructor, has been changed since.
   void check(const at::Tensor& tensor, const WeakNode& node = {}) const;

@@ -6,7 +6,7 @@
 
 namespace reprise::region {
 
-Arguments::Arguments(const std::vector<at::Tensor>& tensors, const CheckpointOptions& options)
+Arguments::Arguments(at::TensorList tensors, const CheckpointOptions& options)
     : region_(options.name), allow_changes_(options.allow_changed_arguments) {
   entries_.reserve(tensors.size());
   for (const at::Tensor& tensor : tensors) {
@@ -24,8 +24,8 @@ void Arguments::end_forward() {
   }
 }
 
-std::vector<at::Tensor> Arguments::unpack() const {
-  std::vector<at::Tensor> tensors;
+detail::Tensors Arguments::unpack() const {
+  detail::Tensors tensors;
   tensors.reserve(entries_.size());
   for (std::size_t i = 0; i < entries_.size(); ++i) {
     const Entry& entry = entries_[i];

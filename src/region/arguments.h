@@ -5,7 +5,6 @@
 #include <reprise/checkpoint.h>
 
 #include <string>
-#include <vector>
 
 #include "libtorch/saved_tensor.h"
 #include "region/metadata.h"
@@ -16,13 +15,13 @@ class Arguments {
  public:
   Arguments() = default;
   // Saves `tensors` (hooks in force apply). `region` and `allow_changes` are the options of the region.
-  Arguments(const std::vector<at::Tensor>& tensors, const CheckpointOptions& options);
+  Arguments(at::TensorList tensors, const CheckpointOptions& options);
 
   // Forward is over: looks whether the function itself has changed an argument in place.
   void end_forward();
 
   // The tensors for a recomputation. Throws DeterminismError, naming the argument, if one was changed.
-  std::vector<at::Tensor> unpack() const;
+  detail::Tensors unpack() const;
 
  private:
   struct Entry {
@@ -32,7 +31,7 @@ class Arguments {
   };
   [[noreturn]] void fail(std::size_t index, const std::string& what) const;
 
-  std::vector<Entry> entries_;
+  c10::SmallVector<Entry, 1> entries_;
   std::string region_;
   bool allow_changes_ = false;
 };

@@ -2,8 +2,10 @@
 
 #include <reprise/error.h>
 
+#include <algorithm>
 #include <utility>
 
+#include "core/ticks.h"
 #include "libtorch/engine.h"
 #include "libtorch/operator_trace.h"
 #include "region/exec_group.h"
@@ -12,11 +14,9 @@
 namespace reprise::region {
 namespace {
 
-using std::chrono::steady_clock;
-
 // What an exception costs that leaves the function through LibTorch's dispatcher: about five
 // microseconds, measured by the benchmark region_overhead.
-constexpr std::chrono::microseconds kCostOfLeaving{5};
+constexpr std::uint64_t kCostOfLeaving = 5 * core::kTicksPerMicrosecond;
 
 // Identifies one backward call or one group of them. Groups count down from the top.
 constexpr std::uint64_t kNoKey = 0;
@@ -44,7 +44,7 @@ Frame::Frame(const CheckpointOptions& options, std::shared_ptr<detail::RegionCal
 
 void Frame::run_forward(const CheckpointOptions& options) {
   libtorch::ensure_engine_front();
-  std::vector<at::Tensor> tensors;
+  detail::Tensors tensors;
   call_->visit_arguments([&](at::Tensor& tensor) { tensors.push_back(tensor); });
   arguments_ = Arguments(tensors, options);
   replay_ = ReplayState(options, tensors);
@@ -64,12 +64,11 @@ void Frame::run_forward(const CheckpointOptions& options) {
     std::optional<libtorch::CurrentOperatorScope> names;
     if (determinism_check_ == DeterminismCheck::kValues) names.emplace();
     call_->run_first();
-    if (early_stop_ == EarlyStop::kWhenCheaper) tail_ = steady_clock::now() - last_save_;
+    if (early_stop_ == EarlyStop::kWhenCheaper) tail_ = core::ticks() - last_save_;
     if (trace) forward_operators_ = trace->lines();
   }
   replay_.end_forward();
   arguments_.end_forward();
-  std::lock_guard<std::mutex> lock(mutex_);
   forward_completed_ = true;
 }
 
@@ -79,7 +78,7 @@ std::unique_ptr<libtorch::SavedVariableHooks> Frame::make_hooks() {
 
 std::size_t Frame::add(Placeholder& placeholder) {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (early_stop_ == EarlyStop::kWhenCheaper) last_save_ = steady_clock::now();
+  if (early_stop_ == EarlyStop::kWhenCheaper) last_save_ = core::ticks();
   placeholders_.push_back(&placeholder);
   return placeholders_.size() - 1;
 }
@@ -123,9 +122,9 @@ std::shared_ptr<Recomputation> Frame::recomputation(std::uint64_t key) {
     }
     run = std::make_shared<Recomputation>();
     if (key == kNoKey) return run;
-    std::erase_if(recomputations_, [](const auto& entry) {
-      return entry.second->done && entry.second->exhausted();
-    });
+    const auto spent = [](const auto& entry) { return entry.second->done && entry.second->exhausted(); };
+    recomputations_.erase(std::remove_if(recomputations_.begin(), recomputations_.end(), spent),
+                          recomputations_.end());
     recomputations_.emplace_back(key, run);
   }
   const auto clean_up = [frame = weak_from_this(), key] {
@@ -168,12 +167,12 @@ void Frame::recompute(Recomputation& run) {
   std::vector<std::string> operators;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    std::vector<bool> wanted(placeholders_.size());
-    std::size_t last = 0;
-    for (std::size_t i = 0; i < placeholders_.size(); ++i) {
-      if (placeholders_[i] != nullptr) wanted[last = i] = true;
+    std::size_t last = placeholders_.size();
+    while (placeholders_[last - 1] == nullptr) --last;
+    run.start(placeholders_.size(), last - 1, at_last_slot(last - 1), checks_values());
+    for (std::size_t i = 0; i < last; ++i) {
+      if (placeholders_[i] != nullptr) run.want(i);
     }
-    run.start(std::move(wanted), at_last_slot(last), determinism_check_ == DeterminismCheck::kValues);
   }
   run_again(run, operators);
   check(run, operators);
@@ -181,7 +180,7 @@ void Frame::recompute(Recomputation& run) {
 
 void Frame::run_again(Recomputation& run, std::vector<std::string>& operators) {
   // Before anything is switched: an outer region may have to recompute to give them.
-  std::vector<at::Tensor> tensors = arguments_.unpack();
+  detail::Tensors tensors = arguments_.unpack();
 
   libtorch::RecordingScope recording;
   ReplayState::Scope replay(replay_);
@@ -209,28 +208,29 @@ void Frame::check(const Recomputation& run, const std::vector<std::string>& oper
     throw DeterminismError(name_of_region(name_) + ": " + what +
                            (debug_ ? traces(forward_operators_, operators) : kDebugHint));
   };
-  const auto saved = run.saved();
   std::string differing;
   std::string other_values;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     const bool counted = early_stop_ == EarlyStop::kNever && forward_completed_;
-    if (!run.complete() || (counted && run.count() != saved.size())) {
-      const char* more = run.count() > saved.size()
+    const std::size_t expected = placeholders_.size();
+    if (!run.complete() || (counted && run.count() != expected)) {
+      const char* more = run.count() > expected
                              ? "recomputation tried to save more tensors than forward did: "
                              : "a different number of tensors was saved in forward and recomputation: ";
-      fail(more + std::to_string(saved.size()) + " in forward, " + std::to_string(run.count()) +
+      fail(more + std::to_string(expected) + " in forward, " + std::to_string(run.count()) +
            " during recomputation.");
     }
     if (determinism_check_ == DeterminismCheck::kNone) return;
-    for (std::size_t i = 0; i < saved.size(); ++i) {
-      if (placeholders_[i] == nullptr || !saved[i].filled) continue;
+    for (std::size_t i = 0; i < expected; ++i) {
+      const auto* saved = placeholders_[i] != nullptr ? run.saved(i) : nullptr;
+      if (saved == nullptr) continue;
       const Placeholder& placeholder = *placeholders_[i];
-      if (placeholder.metadata() != saved[i].metadata) {
+      if (!placeholder.metadata().matches(saved->tensor)) {
         differing += "\n  saved tensor " + std::to_string(i) + ": " + placeholder.metadata().describe() +
-                     " in forward, " + saved[i].metadata.describe() + " during recomputation";
+                     " in forward, " + Metadata::of(saved->tensor).describe() + " during recomputation";
       } else if (const auto* values = placeholder.values();
-                 values != nullptr && values->hash != saved[i].hash && other_values.empty()) {
+                 values != nullptr && values->hash != saved->hash && other_values.empty()) {
         other_values = "saved tensor " + std::to_string(i) + " (" + placeholder.metadata().describe() +
                        ", saved by " + values->saved_by +
                        ") is the first whose values differ between forward and recomputation.";

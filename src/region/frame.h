@@ -16,7 +16,7 @@
 
 #include <reprise/checkpoint.h>
 
-#include <chrono>
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -72,11 +72,12 @@ class Frame final : public libtorch::HookProvider, public std::enable_shared_fro
 
   mutable std::mutex mutex_;
   // By index; null once the placeholder is gone.
-  std::vector<Placeholder*> placeholders_;
-  std::vector<std::pair<std::uint64_t, std::shared_ptr<Recomputation>>> recomputations_;
-  std::chrono::steady_clock::time_point last_save_;
-  std::chrono::steady_clock::duration tail_{};
-  bool forward_completed_ = false;
+  c10::SmallVector<Placeholder*, 4> placeholders_;
+  c10::SmallVector<std::pair<std::uint64_t, std::shared_ptr<Recomputation>>, 1> recomputations_;
+  // In ticks: when the last tensor was saved, and how long forward went on from there.
+  std::uint64_t last_save_ = 0;
+  std::uint64_t tail_ = 0;
+  std::atomic<bool> forward_completed_{false};
 };
 
 // What autograd keeps in place of one saved tensor.

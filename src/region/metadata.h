@@ -20,6 +20,10 @@ struct Metadata {
   bool operator==(const Metadata& other) const {
     return dtype == other.dtype && device == other.device && sizes == other.sizes;
   }
+  bool matches(const at::Tensor& tensor) const {
+    return dtype == tensor.scalar_type() && device == tensor.device() &&
+           (tensor.is_nested() ? sizes.empty() : tensor.sizes() == c10::IntArrayRef(sizes));
+  }
   // "Float [8, 16] on cpu"
   std::string describe() const;
 };

@@ -14,13 +14,12 @@ class Recomputation::Collector final : public libtorch::SavedVariableHooks {
 
   void call_pack_hook(const at::Tensor& tensor) override {
     version_ = libtorch::SavedVersion(tensor);
-    origin_ = libtorch::WeakNode(tensor);
     tensor_ = libtorch::without_history(tensor);
     run_->collect(tensor_);
   }
 
   at::Tensor call_unpack_hook() override {
-    version_.check(tensor_, origin_);
+    version_.check(tensor_);
     return tensor_;
   }
 
@@ -28,25 +27,24 @@ class Recomputation::Collector final : public libtorch::SavedVariableHooks {
   std::shared_ptr<Recomputation> run_;
   at::Tensor tensor_;
   libtorch::SavedVersion version_;
-  libtorch::WeakNode origin_;
 };
 
-void Recomputation::start(std::vector<bool> wanted, AtLastSlot at_last, bool hash) {
-  slots_.assign(wanted.size(), {});
-  last_wanted_ = 0;
+void Recomputation::start(std::size_t count, std::size_t last_wanted, AtLastSlot at_last, bool hash) {
+  slots_.clear();
+  slots_.resize(count);
+  last_wanted_ = last_wanted;
   left_to_take_ = 0;
-  for (std::size_t i = 0; i < wanted.size(); ++i) {
-    if (!wanted[i]) continue;
-    slots_[i].wanted = true;
-    last_wanted_ = i;
-    ++left_to_take_;
-  }
   next_ = 0;
   at_last_ = at_last;
   hash_ = hash;
   complete_ = false;
   left_ = false;
   backward_ = libtorch::current_backward_id();
+}
+
+void Recomputation::want(std::size_t index) {
+  slots_[index].wanted = true;
+  ++left_to_take_;
 }
 
 std::unique_ptr<libtorch::SavedVariableHooks> Recomputation::make_hooks() {
@@ -74,13 +72,8 @@ void Recomputation::collect(const at::Tensor& tensor) {
   }
 }
 
-std::vector<Recomputation::Saved> Recomputation::saved() const {
-  std::lock_guard<std::mutex> lock(mutex_);
-  std::vector<Saved> saved(slots_.size());
-  for (std::size_t i = 0; i < slots_.size(); ++i) {
-    if (slots_[i].filled) saved[i] = {true, Metadata::of(slots_[i].tensor), slots_[i].hash};
-  }
-  return saved;
+const Recomputation::Slot* Recomputation::saved(std::size_t index) const {
+  return slots_[index].filled ? &slots_[index] : nullptr;
 }
 
 bool Recomputation::take(std::size_t index, at::Tensor& tensor) {

@@ -13,8 +13,6 @@
 #include <cstdint>
 #include <exception>
 #include <mutex>
-#include <string>
-#include <vector>
 
 #include "libtorch/saved_tensor.h"
 #include "libtorch/thread_state.h"
@@ -41,19 +39,23 @@ enum class AtLastSlot {
 class Recomputation final : public libtorch::HookProvider,
                             public std::enable_shared_from_this<Recomputation> {
  public:
-  // `wanted[i]`: somebody still waits for the i-th saved tensor. `hash`: remember the tensors' hashes and
-  // which operator saved them.
-  void start(std::vector<bool> wanted, AtLastSlot at_last, bool hash);
+  // Forward saved `count` tensors; nobody waits for any after `last_wanted`. `hash`: remember hashes of the
+  // tensors' values.
+  void start(std::size_t count, std::size_t last_wanted, AtLastSlot at_last, bool hash);
+  // Somebody waits for this one.
+  void want(std::size_t index);
 
   std::unique_ptr<libtorch::SavedVariableHooks> make_hooks() override;
 
-  // What was saved, in order; metadata only of wanted slots that were filled.
-  struct Saved {
-    bool filled = false;
-    Metadata metadata;
+  // What a wanted slot was filled with; null for any other. Only after the run and before `take`.
+  struct Slot {
+    at::Tensor tensor;
+    libtorch::SavedVersion version;
     std::uint64_t hash = 0;
+    bool wanted = false;
+    bool filled = false;
   };
-  std::vector<Saved> saved() const;
+  const Slot* saved(std::size_t index) const;
   std::size_t count() const { return next_; }
   // All wanted slots are full, and the run was or may be cut short.
   bool complete() const { return complete_; }
@@ -67,21 +69,14 @@ class Recomputation final : public libtorch::HookProvider,
 
   // Serialises the threads of one backward that need this run: the first one recomputes.
   std::mutex run_mutex;
-  bool done = false;
+  std::atomic<bool> done{false};
 
  private:
   class Collector;
   void collect(const at::Tensor& tensor);
 
-  struct Slot {
-    at::Tensor tensor;
-    libtorch::SavedVersion version;
-    std::uint64_t hash = 0;
-    bool wanted = false;
-    bool filled = false;
-  };
   mutable std::mutex mutex_;
-  std::vector<Slot> slots_;
+  c10::SmallVector<Slot, 2> slots_;
   std::size_t last_wanted_ = 0;
   std::size_t next_ = 0;
   std::size_t left_to_take_ = 0;

@@ -48,10 +48,10 @@ struct Reentrant final : torch::CustomClassHolder {
     results.push_back({Metadata::of(tensor),
                        determinism_check == DeterminismCheck::kValues ? hash_values(tensor) : 0});
   }
-  void check(const variable_list& again) const;
+  void check(at::TensorList again) const;
   void note_arguments(at::TensorList inputs);
   variable_list unpack_arguments(AutogradContext* context) const;
-  variable_list run_again(variable_list& inputs) const;
+  detail::Tensors run_again(detail::Tensors& inputs) const;
 };
 
 void Reentrant::note_arguments(at::TensorList inputs) {
@@ -88,7 +88,7 @@ variable_list Reentrant::unpack_arguments(AutogradContext* context) const {
   }
 }
 
-void Reentrant::check(const variable_list& again) const {
+void Reentrant::check(at::TensorList again) const {
   if (determinism_check == DeterminismCheck::kNone) return;
   const auto fail = [&](const std::string& what) {
     throw DeterminismError(name_of_region(name) + ": " + what +
@@ -112,8 +112,8 @@ void Reentrant::check(const variable_list& again) const {
   }
 }
 
-variable_list Reentrant::run_again(variable_list& inputs) const {
-  variable_list outputs;
+detail::Tensors Reentrant::run_again(detail::Tensors& inputs) const {
+  detail::Tensors outputs;
   libtorch::RecordingScope recording;
   ReplayState::Scope in_replay(replay);
   auto state = libtorch::copy_of_current_state();
@@ -122,7 +122,9 @@ variable_list Reentrant::run_again(variable_list& inputs) const {
   state->replaying_random = state->replaying_random || in_replay.replays_random();
   libtorch::ThreadStateScope in_force(std::move(state));
   call->run_again(inputs, &outputs);
-  std::erase_if(outputs, [](const at::Tensor& tensor) { return !tensor.defined(); });
+  outputs.erase(std::remove_if(outputs.begin(), outputs.end(),
+                               [](const at::Tensor& tensor) { return !tensor.defined(); }),
+                outputs.end());
   return outputs;
 }
 
@@ -176,8 +178,8 @@ variable_list ReentrantFunction::backward(AutogradContext* context, const variab
     detached.back().set_requires_grad(input.requires_grad());
   }
   inputs.clear();
-  variable_list leaves = detached;
-  variable_list outputs = region->run_again(leaves);
+  detail::Tensors leaves(detached.begin(), detached.end());
+  detail::Tensors outputs = region->run_again(leaves);
   region->check(outputs);
 
   variable_list roots;

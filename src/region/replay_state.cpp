@@ -13,8 +13,8 @@ std::mutex& replay_mutex() {
   return *mutex;
 }
 
-std::vector<c10::Device> devices_of_region(std::span<const at::Tensor> tensors) {
-  std::vector<c10::Device> devices = accelerator_devices(tensors);
+std::vector<c10::Device> devices_of_region(at::TensorList tensors) {
+  std::vector<c10::Device> devices = accelerator_devices({tensors.data(), tensors.size()});
   if (devices.empty()) {
     if (const c10::DeviceType type = DefaultDeviceType::get(); type != c10::kCPU) {
       devices.emplace_back(type, at::accelerator::getDeviceIndex());
@@ -25,7 +25,7 @@ std::vector<c10::Device> devices_of_region(std::span<const at::Tensor> tensors) 
 
 }  // namespace
 
-ReplayState::ReplayState(const CheckpointOptions& options, std::span<const at::Tensor> tensors)
+ReplayState::ReplayState(const CheckpointOptions& options, at::TensorList tensors)
     : random_(options.preserve_rng_state) {
   if (random_) {
     devices_ = devices_of_region(tensors);

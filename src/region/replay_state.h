@@ -24,7 +24,7 @@ class ReplayState {
  public:
   ReplayState() = default;
   // Takes the state in force, for a region whose tensor arguments are `tensors`.
-  ReplayState(const CheckpointOptions& options, std::span<const at::Tensor> tensors);
+  ReplayState(const CheckpointOptions& options, at::TensorList tensors);
   // Forward is over: forgets generator states from which nothing was drawn.
   void end_forward();
 

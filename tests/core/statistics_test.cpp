@@ -34,9 +34,7 @@ TEST(Quantile, AgreesWithNumPysDefault) {
   EXPECT_DOUBLE_EQ(quantile(sample, 1), 10);
 }
 
-TEST(Quantile, OfOneValueIsThatValue) {
-  EXPECT_EQ(quantile(Sample{42}, 0.3), 42);
-}
+TEST(Quantile, OfOneValueIsThatValue) { EXPECT_EQ(quantile(Sample{42}, 0.3), 42); }
 
 TEST(Quantile, KeepsInfinities) {
   const double infinity = std::numeric_limits<double>::infinity();
@@ -81,7 +79,9 @@ TEST(Statistics, RefuseAnEmptySample) {
 
 TEST(Statistics, NameTheValueThatIsNotANumber) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
-  EXPECT_NE(error_of([&] { median(Sample{1, nan, 2}); }).find("value 1 of 3 is not a number"),
+  EXPECT_NE(error_of([&] {
+              median(Sample{1, nan, 2});
+            }).find("value 1 of 3 is not a number"),
             std::string::npos);
 }
 

@@ -1,6 +1,6 @@
 // What a region can be given and can return: tensors anywhere in containers and user types, anything that
 // is not a tensor, move-only things, nothing at all, and modules of every kind.
-#include "region/testing.h"
+#include "tests/region/testing.h"
 
 #include <reprise/saved_tensor_hooks.h>
 #include <torch/script.h>

@@ -1,7 +1,7 @@
 // In-place changes around and inside regions: of an argument between forward and the recomputation, by
 // the function itself, and of what the function saved. An error or the right gradient; never a wrong one.
 // (PyTorch's checkpoint recomputes from a changed argument without a word.)
-#include "region/testing.h"
+#include "tests/region/testing.h"
 
 #include <map>
 

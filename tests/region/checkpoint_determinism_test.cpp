@@ -1,6 +1,6 @@
 // The check that a recomputation did what forward did: what each mode compares, what the errors say, and
 // the operator traces of `debug`.
-#include "region/testing.h"
+#include "tests/region/testing.h"
 
 #include <limits>
 

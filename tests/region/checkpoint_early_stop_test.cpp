@@ -1,5 +1,5 @@
 // Early stop: what of the function runs again, who decides, and that the decision is made in forward.
-#include "region/testing.h"
+#include "tests/region/testing.h"
 
 #include <chrono>
 #include <thread>

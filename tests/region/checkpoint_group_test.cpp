@@ -1,6 +1,6 @@
 // GraphExecGroup: several backward calls that share one recomputation, and the price of it, that each
 // saved tensor is handed out once.
-#include "region/testing.h"
+#include "tests/region/testing.h"
 
 #include <thread>
 

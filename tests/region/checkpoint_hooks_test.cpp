@@ -1,6 +1,6 @@
 // Regions together with the other users of saved tensors: hook scopes around and inside, offload to host
 // memory, and custom autograd functions that read their saved tensors themselves.
-#include "region/testing.h"
+#include "tests/region/testing.h"
 
 #include <reprise/saved_tensor_hooks.h>
 

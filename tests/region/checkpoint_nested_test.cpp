@@ -1,6 +1,6 @@
 // Regions inside regions, and backward calls inside regions: values and gradients to third order, how
 // often what runs again, and that every graph dies.
-#include "region/testing.h"
+#include "tests/region/testing.h"
 
 namespace reprise {
 namespace {

@@ -1,6 +1,6 @@
 // Random numbers in regions: the recomputation draws what forward drew, and leaves the generators as a
 // step without regions leaves them.
-#include "region/testing.h"
+#include "tests/region/testing.h"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <reprise/random_state.h>

@@ -1,6 +1,6 @@
 // What is particular to the reentrant variant: its limits and their errors, the warning, and backward
 // calls inside backward calls.
-#include "region/testing.h"
+#include "tests/region/testing.h"
 
 namespace reprise {
 namespace {

@@ -1,6 +1,6 @@
 // checkpoint() against the plain call: the same results and the same gradients, bit by bit, however
 // backward is run, and one more run of the function for each backward.
-#include "region/testing.h"
+#include "tests/region/testing.h"
 
 #include <torch/csrc/autograd/generated/Functions.h>
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/SmallVector.h>
 #include <reprise/visit_tensors.h>
 
 #include <concepts>
@@ -33,6 +34,9 @@ namespace detail {
 
 struct GroupState;
 
+// Most regions have one or two tensor arguments.
+using Tensors = c10::SmallVector<at::Tensor, 4>;
+
 // A call that a region can run: the first time on the arguments as given, later on recomputed tensors.
 class RegionCall {
  public:
@@ -41,7 +45,7 @@ class RegionCall {
   virtual void run_first() = 0;
   // Runs on copies of the arguments that hold `tensors`, in visiting order. The results' tensors are
   // appended to `results` where that is not null; everything else of the result is dropped.
-  virtual void run_again(std::vector<at::Tensor>& tensors, std::vector<at::Tensor>* results) = 0;
+  virtual void run_again(Tensors& tensors, Tensors* results) = 0;
   // The tensors of the stored arguments, and of the stored result.
   virtual void visit_arguments(const std::function<void(at::Tensor&)>& f) = 0;
   virtual void visit_result(const std::function<void(at::Tensor&)>& f) = 0;
@@ -126,7 +130,7 @@ class Call final : public RegionCall {
         arguments_);
   }
 
-  void run_again(std::vector<at::Tensor>& tensors, std::vector<at::Tensor>* results) override {
+  void run_again(Tensors& tensors, Tensors* results) override {
     std::size_t next = 0;
     std::apply(
         [&](const auto&... args) {
@@ -160,8 +164,7 @@ class Call final : public RegionCall {
   using Filled = std::conditional_t<holds_tensors<A>, A, const A&>;
 
   template <class A>
-  static Filled<A> refill(const A& stored, std::vector<at::Tensor>& tensors,
-                                         std::size_t& next) {
+  static Filled<A> refill(const A& stored, Tensors& tensors, std::size_t& next) {
     if constexpr (std::same_as<A, at::Tensor>) {
       return std::move(tensors[next++]);
     } else if constexpr (holds_tensors<A>) {
@@ -174,7 +177,7 @@ class Call final : public RegionCall {
   }
 
   template <class... Filleds>
-  void run_on(std::vector<at::Tensor>* results, const Filleds&... args) {
+  void run_on(Tensors* results, const Filleds&... args) {
     if constexpr (kVoid) {
       call_plain(function_, args...);
     } else {

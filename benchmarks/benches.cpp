@@ -1,0 +1,20 @@
+// The table of benchmarks: a new one is a new file and one line here.
+#include "benches.h"
+
+namespace reprise::bench {
+
+std::span<const Bench> all_benches() {
+  static constexpr Bench kBenches[] = {
+      {"region_overhead", "what a region adds to one small operator", region_overhead},
+      {"region_chain", "what a region adds to each tensor saved in it", region_chain},
+      {"sequential_fine", "100 segments of one small operator", sequential_fine},
+      {"every_block_fine", "32 small transformer blocks, each a region", every_block_fine},
+      {"every_block_coarse", "8 larger blocks, each a region: time and peak", every_block_coarse},
+      {"hooks", "what hooks add to each saved tensor", hooks},
+      {"memory_law", "peak and recomputation as the depth grows", memory_law},
+      {"allocation", "the counting allocator against LibTorch's own", allocation},
+  };
+  return kBenches;
+}
+
+}  // namespace reprise::bench

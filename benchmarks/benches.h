@@ -1,0 +1,32 @@
+// The benchmarks by name: one function each, in a file of its name, and one line in benches.cpp.
+#pragma once
+
+#include <span>
+#include <string_view>
+
+#include "session.h"
+
+namespace reprise::bench {
+
+struct Bench {
+  std::string_view name;
+  std::string_view summary;
+  void (*run)(Session&);
+};
+
+std::span<const Bench> all_benches();
+
+void allocation(Session& session);
+void every_block_coarse(Session& session);
+void every_block_fine(Session& session);
+void hooks(Session& session);
+void memory_law(Session& session);
+void region_chain(Session& session);
+void region_overhead(Session& session);
+void sequential_fine(Session& session);
+
+// Answers the hooks benchmark's requests in a process of its own, in which reprise has not touched
+// autograd; see hooks.cpp.
+void serve_stock();
+
+}  // namespace reprise::bench

@@ -1,0 +1,50 @@
+"""The installed package, used by a project that knows nothing of this folder."""
+
+import re
+import shutil
+import subprocess
+import unittest
+
+from projects import BUILD, SOURCE, ProjectTest, run
+
+
+class InstalledPackage(ProjectTest):
+    def setUp(self):
+        super().setUp()
+        self.prefix = self.folder / "prefix"
+        subprocess.run(["cmake", "--install", BUILD, "--prefix", self.prefix], check=True, stdout=subprocess.DEVNULL)
+        self.example = self.folder / "example"
+        shutil.copytree(SOURCE / "examples/minimal", self.example)
+
+    def test_the_minimal_example_builds_against_it_and_saves_memory(self):
+        code, text = self.configure(self.example, f"-DCMAKE_PREFIX_PATH={self.prefix}")
+        self.assertEqual(code, 0, text)
+        code, text = self.build()
+        self.assertEqual(code, 0, text)
+        code, text = run(self.folder / "build/minimal")
+        self.assertEqual(code, 0, text)
+        peaks = dict(re.findall(r"(plain|checkpoint) step \d+: loss [\d.e-]+, peak ([\d.]+) MB", text))
+        self.assertLess(float(peaks["checkpoint"]), 0.7 * float(peaks["plain"]), text)
+
+    def test_another_minor_version_of_libtorch_is_refused_with_the_remedy(self):
+        torch = self.made_up_torch("2.12.1")
+        code, text = self.configure(self.example, f"-DCMAKE_PREFIX_PATH={self.prefix}", f"-DREPRISE_TORCH_DIR={torch}")
+        self.assertNotEqual(code, 0, text)
+        self.assertIn(f"but LibTorch 2.12.1 was found in {torch}", text)
+        self.assertIn("pass -DREPRISE_TORCH_DIR=<folder of LibTorch 2.", text)
+
+    def test_another_minor_version_of_reprise_is_not_taken(self):
+        lists = self.example / "CMakeLists.txt"
+        lists.write_text(lists.read_text().replace("reprise 0.1", "reprise 0.2"))
+        code, text = self.configure(self.example, f"-DCMAKE_PREFIX_PATH={self.prefix}")
+        self.assertNotEqual(code, 0, text)
+        self.assertIn('compatible with requested version "0.2"', text)
+
+    def test_the_installed_command_line_starts_from_anywhere(self):
+        code, text = run(self.prefix / "bin/reprise", "--version", cwd="/", env={})
+        self.assertEqual(code, 0, text)
+        self.assertIn("0.1.0", text)
+
+
+if __name__ == "__main__":
+    unittest.main()
