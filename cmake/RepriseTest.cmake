@@ -51,7 +51,7 @@ function(reprise_add_tests folder)
       set(name ${folder}.${number}of${REPRISE_TEST_SHARDS})
       add_test(NAME ${name} COMMAND ${program} --gtest_brief=1
         --gtest_output=json:${PROJECT_BINARY_DIR}/test-results/${name}.json)
-      set_tests_properties(${name} PROPERTIES TIMEOUT 900 LABELS ${folder} ENVIRONMENT
+      set_tests_properties(${name} PROPERTIES TIMEOUT 900 LABELS "${folder};program" ENVIRONMENT
         "${reprise_test_environment};GTEST_TOTAL_SHARDS=${REPRISE_TEST_SHARDS};GTEST_SHARD_INDEX=${shard}")
     endforeach()
   endif()

@@ -6,6 +6,7 @@
 #include <reprise/error.h>
 #include <reprise/version.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <memory>
@@ -39,9 +40,14 @@ std::string explain(const CLI::App& program, const CLI::ParseError& error) {
   const CLI::App& command = chosen.empty() ? program : *chosen.front();
   const auto unknown = command.remaining();
   if (unknown.empty()) return first_line(error.what());
-  const std::string nearest = nearest_option(command, unknown.front());
-  return fmt::format("unknown {} {}{}", unknown.front().starts_with('-') ? "option" : "argument",
-                     unknown.front(), nearest.empty() ? "" : "; did you mean " + nearest + "?");
+  // The value of an unknown option is among the unknown as well.
+  const auto option = std::ranges::find_if(unknown, [](const auto& w) { return w.starts_with('-'); });
+  if (option == unknown.end()) {
+    return fmt::format("unknown {} {}", chosen.empty() ? "command" : "argument", unknown.front());
+  }
+  const std::string nearest = nearest_option(command, *option);
+  return fmt::format("unknown option {}{}", *option,
+                     nearest.empty() ? "" : "; did you mean " + nearest + "?");
 }
 
 int report_parse_error(const CLI::App& program, const CLI::ParseError& error) {

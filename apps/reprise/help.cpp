@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 namespace reprise::app {
@@ -35,12 +36,13 @@ std::string HelpFormatter::make_description(const CLI::App* app) const {
   return app->get_description() + "\n\n";
 }
 
-std::string HelpFormatter::make_groups(const CLI::App* app, CLI::AppFormatMode mode) const {
-  std::string text = CLI::Formatter::make_groups(app, mode);
+std::string HelpFormatter::make_help(const CLI::App* app, std::string name,
+                                     CLI::AppFormatMode mode) const {
+  std::string text = CLI::Formatter::make_help(app, std::move(name), mode);
   for (auto at = text.find("\n\n\n"); at != std::string::npos; at = text.find("\n\n\n")) {
     text.erase(at, 1);
   }
-  return text;
+  return text.substr(0, text.find_last_not_of('\n') + 2);
 }
 
 std::string nearest_option(const CLI::App& command, const std::string& word) {

@@ -13,7 +13,8 @@ class HelpFormatter : public CLI::Formatter {
  public:
   HelpFormatter();
   std::string make_description(const CLI::App* app) const override;
-  std::string make_groups(const CLI::App* app, CLI::AppFormatMode mode) const override;
+  std::string make_help(const CLI::App* app, std::string name,
+                        CLI::AppFormatMode mode) const override;
 };
 
 // The option of `command` that is spelled most like `word`, if it is like it at all; else empty.

@@ -16,9 +16,9 @@ int main() {
     all->push_back(blocks.back());
   }
   torch::optim::AdamW optimizer(all->parameters(), 1e-3);
-  const auto x = torch::linspace(-1, 1, 512).unsqueeze(1), y = torch::sin(3 * x);
+  const auto x = torch::linspace(-1, 1, 1024).unsqueeze(1), y = torch::sin(3 * x);
 
-  for (int step = 0; step <= 200; ++step) {
+  for (int step = 0; step <= 100; ++step) {
     const bool plain = step == 1;  // one step without, for comparison; both come after the first gradients
     reprise::PeakScope memory;
     auto h = first(x);
@@ -27,7 +27,7 @@ int main() {
     optimizer.zero_grad(/*set_to_none=*/false);
     loss.backward();
     optimizer.step();
-    if (step == 1 || step % 100 == 2 || step == 200)
+    if (step == 1 || step % 50 == 2 || step == 100)
       std::cout << (plain ? "plain     " : "checkpoint") << " step " << step << ": loss " << loss.item<float>()
                 << ", peak " << reprise::to_string(memory.peak_above_start()) << " above the start\n";
   }

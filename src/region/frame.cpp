@@ -93,7 +93,12 @@ at::Tensor Frame::fetch(const Placeholder& placeholder) {
   const auto run = recomputation(key);
   std::lock_guard<std::mutex> lock(run->run_mutex);
   if (!run->done) {
-    recompute(*run);
+    try {
+      recompute(*run);
+    } catch (...) {
+      run->clear();
+      throw;
+    }
     run->done = true;
   }
   at::Tensor tensor;

@@ -87,6 +87,11 @@ bool Recomputation::take(std::size_t index, at::Tensor& tensor) {
   return true;
 }
 
+void Recomputation::clear() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  slots_.clear();
+}
+
 bool Recomputation::exhausted() const {
   std::lock_guard<std::mutex> lock(mutex_);
   return left_to_take_ == 0;

@@ -64,6 +64,8 @@ class Recomputation final : public libtorch::HookProvider,
   // Hands out the tensor of a slot. False if it was handed out before. Throws autograd's in-place error if
   // the function changed the tensor after it was saved.
   bool take(std::size_t index, at::Tensor& tensor);
+  // Forgets what was saved: the run has failed.
+  void clear();
   // Nothing is left to hand out.
   bool exhausted() const;
 

@@ -60,10 +60,15 @@ void check_options(const CheckpointOptions& options) {
 
 void run_region(const CheckpointOptions& options, const std::shared_ptr<RegionCall>& call) {
   ArgumentRelease release(*call);
-  if (options.reentrant) {
-    region::run_reentrant(options, call);
-  } else {
-    std::make_shared<region::Frame>(options, call)->run_forward(options);
+  try {
+    if (options.reentrant) {
+      region::run_reentrant(options, call);
+    } else {
+      std::make_shared<region::Frame>(options, call)->run_forward(options);
+    }
+  } catch (...) {
+    call->drop_result();
+    throw;
   }
 }
 

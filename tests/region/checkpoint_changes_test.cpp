@@ -32,8 +32,11 @@ TEST_P(CheckpointChanges, AnArgumentChangedAfterForwardIsAnErrorThatNamesIt) {
   EXPECT_TRUE(contains(text, "argument 1"));
   EXPECT_TRUE(contains(text, "[3, 2]"));
   EXPECT_TRUE(contains(text, "changed in place"));
-  EXPECT_TRUE(contains(text, "2 times"));
-  EXPECT_TRUE(contains(text, "allow_changed_arguments"));
+  EXPECT_TRUE(contains(text, "clone"));
+  if (!options_.reentrant) {
+    EXPECT_TRUE(contains(text, "2 times"));
+    EXPECT_TRUE(contains(text, "allow_changed_arguments"));
+  }
 }
 
 TEST_P(CheckpointChanges, AChangeThroughAViewOrOfAnActivationCountsToo) {
@@ -50,10 +53,12 @@ TEST_P(CheckpointChanges, AChangeThroughAViewOrOfAnActivationCountsToo) {
 
 TEST_P(CheckpointChanges, AParameterGivenAsArgumentAndSteppedTooEarlyIsAnError) {
   const at::Tensor w = leaf({3, 2});
-  torch::optim::SGD optimizer({w}, 0.1);
   const at::Tensor loss = checkpoint(options_, body, x_, w).sum();
   loss.backward({}, /*retain_graph=*/true);
-  optimizer.step();
+  {
+    const torch::NoGradGuard no_grad;
+    w.sub_(w.grad(), 0.1);  // torch::optim writes through data(), which no version counter sees
+  }
   EXPECT_TRUE(contains(error_of<DeterminismError>([&] { loss.backward(); }), "argument 1"));
 }
 
@@ -74,6 +79,11 @@ TEST_P(CheckpointChanges, ATensorDeepInsideAnArgumentIsFound) {
 
 TEST_P(CheckpointChanges, AllowedChangesMakeTheRecomputationStartFromTheChangedValue) {
   options_.allow_changed_arguments = true;
+  if (options_.reentrant) {
+    EXPECT_TRUE(contains(error_of<UsageError>([&] { checkpoint(options_, body, x_, x_); }),
+                         "allow_changed_arguments"));
+    return;
+  }
   at::Tensor h = torch::rand({3, 2});
   const at::Tensor y = checkpoint(options_, body, x_, h);
   h.add_(1);
@@ -91,6 +101,7 @@ TEST_P(CheckpointChanges, AFunctionThatWritesToItsArgumentIsRefusedUnlessAllowed
   at::Tensor y = checkpoint(options_, counts, x_, statistics);
   EXPECT_TRUE(contains(error_of<DeterminismError>([&] { y.sum().backward(); }), "argument 1"));
   take_gradients({x_});
+  if (options_.reentrant) return;
   options_.allow_changed_arguments = true;
   y = checkpoint(options_, counts, x_, statistics);
   y.sum().backward();

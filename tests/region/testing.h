@@ -211,3 +211,9 @@ class WarningLog : public c10::WarningHandler {
 };
 
 }  // namespace reprise::testing
+
+namespace reprise {
+
+inline void PrintTo(Bytes bytes, std::ostream* out) { *out << bytes.count << " bytes"; }
+
+}  // namespace reprise

@@ -49,6 +49,8 @@ class RegionCall {
   // The tensors of the stored arguments, and of the stored result.
   virtual void visit_arguments(const std::function<void(at::Tensor&)>& f) = 0;
   virtual void visit_result(const std::function<void(at::Tensor&)>& f) = 0;
+  // The result will not be taken: keeping it would tie the region to its own graph.
+  virtual void drop_result() = 0;
 };
 
 // Runs `call` once, as a region: afterwards its result can be taken, and its arguments hold no tensors.
@@ -148,6 +150,10 @@ class Call final : public RegionCall {
 
   void visit_result(const std::function<void(at::Tensor&)>& f) override {
     if constexpr (!kVoid) visit_tensors(*result_, f);
+  }
+
+  void drop_result() override {
+    if constexpr (!kVoid) result_.reset();
   }
 
   Result take_result() {

@@ -1,0 +1,59 @@
+# Sourced by the scripts: the repository's root as working folder, how they talk, and which LibTorch and
+# Python they use. The choice is made here alone, so that setup, build and run agree.
+
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+root=$PWD
+torch_oldest=2.11
+torch_newest=2.13
+
+step() { printf -- '-- %s\n' "$*"; }
+fail() {
+  printf 'error: %s\n' "$*" >&2
+  exit 1
+}
+
+# The comment block at the head of a script is its help.
+help_of() { sed -n '2,/^[^#]/{/^#/!d;s/^# \{0,1\}//;p}' "$1"; }
+
+# Prints the folder of python $1's torch if its version is supported; does not import it.
+supported_torch_of() {
+  (cd / && "$1" - "$torch_oldest" "$torch_newest") 2>/dev/null <<'PYTHON'
+import importlib.util, os, re, sys
+spec = importlib.util.find_spec("torch")
+folder = os.path.dirname(spec.origin)
+version = re.search(r"__version__ = '(\d+)\.(\d+)", open(os.path.join(folder, "version.py")).read())
+pair = lambda text: tuple(int(part) for part in text.split("."))
+if not pair(sys.argv[1]) <= (int(version[1]), int(version[2])) <= pair(sys.argv[2]):
+    sys.exit(1)
+print(folder)
+PYTHON
+}
+
+# Sets REPRISE_TORCH_DIR, and REPRISE_PYTHON to an interpreter that has torch where there is one. Fails
+# where neither the environment, the python3 on the path nor .venv has a supported LibTorch.
+choose_torch() {
+  local python
+  if [ -n "${REPRISE_TORCH_DIR:-}" ]; then
+    # The interpreter of <prefix>/lib/python3.x/site-packages/torch, if it is a wheel.
+    if [ -z "${REPRISE_PYTHON:-}" ] && [ -x "$REPRISE_TORCH_DIR/../../../../bin/python3" ]; then
+      REPRISE_PYTHON=$(cd "$REPRISE_TORCH_DIR/../../../../bin" && pwd)/python3
+    fi
+  else
+    for python in python3 "$root/.venv/bin/python3"; do
+      if REPRISE_TORCH_DIR=$(supported_torch_of "$python"); then
+        REPRISE_PYTHON=$(command -v "$python")
+        break
+      fi
+    done
+  fi
+  [ -n "${REPRISE_TORCH_DIR:-}" ] || return 1
+  export REPRISE_TORCH_DIR REPRISE_PYTHON=${REPRISE_PYTHON:-python3}
+}
+
+# Compilers of LibTorch's headers take up to 3 GB each.
+parallel_jobs() {
+  local by_memory
+  by_memory=$(awk '/MemAvailable/ {print int($2 / 3000000)}' /proc/meminfo)
+  [ "$by_memory" -ge 1 ] || by_memory=1
+  [ "$by_memory" -lt "$(nproc)" ] && echo "$by_memory" || nproc
+}

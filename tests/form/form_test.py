@@ -1,0 +1,107 @@
+"""The form of the sources, as docs/architecture.md and CONTRIBUTING.md state it: which folder may include
+which, where LibTorch's internals may be touched, how long a file may be, and what no file may contain."""
+
+import pathlib
+import re
+import subprocess
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+# From the bottom up: a folder includes from itself and from those before it.
+LAYERS = ["core", "plan", "libtorch", "store", "region", "selective", "tape", "influence", "pipeline",
+          "distributed", "report"]
+WITHOUT_TORCH = {"src/core", "src/plan"}
+TORCH = re.compile(r"^(torch|ATen|c10|caffe2)/")
+# LibTorch's internals, whose form changes from version to version.
+INTERNAL = re.compile(r"^(torch/csrc/autograd/(engine|saved_variable|saved_variable_hooks|graph_task|input_buffer)\.h"
+                      r"|ATen/core/dispatch/|c10/core/impl/)")
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
+LONGEST = 400
+
+
+def files(*patterns):
+    """Tracked and new files, but not ignored ones."""
+    names = subprocess.run(["git", "ls-files", "-co", "--exclude-standard", "--", *patterns], cwd=ROOT, check=True,
+                           stdout=subprocess.PIPE, text=True).stdout.split("\n")
+    return [ROOT / name for name in sorted(set(names)) if name and (ROOT / name).is_file()]
+
+
+def includes():
+    """(file relative to the root, included name, whether in quotes) of every C++ file outside tests."""
+    for path in files("*.h", "*.cpp"):
+        name = path.relative_to(ROOT)
+        if name.parts[0] in ("src", "include", "models", "apps", "benchmarks", "examples"):
+            for quote, included in INCLUDE.findall(path.read_text()):
+                yield name, included, quote == '"'
+
+
+class Layering(unittest.TestCase):
+    def test_a_folder_of_the_library_includes_only_from_folders_below_it(self):
+        for name, included, quoted in includes():
+            target = included.split("/")[0]
+            if name.parts[0] != "src" or not quoted or target == "reprise":
+                continue
+            with self.subTest(file=str(name), include=included):
+                self.assertIn(target, LAYERS)
+                self.assertLessEqual(LAYERS.index(target), LAYERS.index(name.parts[1]))
+
+    def test_every_folder_of_the_library_has_a_layer(self):
+        for path in files("src/*"):
+            name = path.relative_to(ROOT / "src")
+            if len(name.parts) > 1:
+                self.assertIn(name.parts[0], LAYERS)
+
+    def test_the_public_headers_include_nothing_private(self):
+        for name, included, quoted in includes():
+            if name.parts[0] == "include":
+                self.assertFalse(quoted, f"{name} includes \"{included}\"")
+
+    def test_programs_and_models_include_no_source_of_the_library(self):
+        for name, included, quoted in includes():
+            if name.parts[0] in ("models", "apps", "examples") and quoted:
+                self.assertNotIn(included.split("/")[0], LAYERS, f"{name} includes \"{included}\"")
+
+    def test_models_do_not_know_the_programs(self):
+        for name, included, _ in includes():
+            if name.parts[0] == "models":
+                self.assertNotRegex(included, "^(apps|benchmarks)/", str(name))
+
+    def test_core_and_plan_include_no_torch_header(self):
+        for name, included, _ in includes():
+            if "/".join(name.parts[:2]) in WITHOUT_TORCH:
+                self.assertNotRegex(included, TORCH, str(name))
+
+    def test_only_the_libtorch_folder_includes_torch_internals(self):
+        for name, included, _ in includes():
+            if name.parts[:2] != ("src", "libtorch") and name.parts[0] != "benchmarks":
+                self.assertNotRegex(included, INTERNAL, str(name))
+
+
+class Files(unittest.TestCase):
+    def test_no_source_is_longer_than_400_lines(self):
+        for path in files("*.h", "*.cpp", "*.py", "*.cmake", "*CMakeLists.txt", "scripts/*"):
+            lines = len(path.read_text().splitlines())
+            self.assertLessEqual(lines, LONGEST, f"{path.relative_to(ROOT)} has {lines} lines")
+
+    def test_every_header_is_included_once_by_pragma(self):
+        for path in files("*.h"):
+            self.assertIn("#pragma once", path.read_text(), str(path.relative_to(ROOT)))
+
+    def test_every_source_opens_with_why_it_exists(self):
+        for path in files("*.h", "*.cpp"):
+            first = path.read_text().lstrip().split("\n", 1)[0]
+            own_header = path.suffix == ".cpp" and path.with_suffix(".h").exists()
+            self.assertTrue(first.startswith("//") or own_header, f"{path.relative_to(ROOT)} opens with: {first}")
+
+    def test_no_file_names_a_path_of_one_machine_or_leaves_work_open(self):
+        # Built from pieces, so that this file does not contain them.
+        forbidden = re.compile("|".join(["/(?:home|ro" + "ot|wo" + "rk)/", r"\bTO" + "DO\\b", "FIX" + "ME", r"\bXX" + r"X\b"]))
+        for path in files():
+            if path.suffix in (".png", ".gz") or path == ROOT / "LICENSE":
+                continue
+            for number, line in enumerate(path.read_text().splitlines(), 1):
+                self.assertNotRegex(line, forbidden, f"{path.relative_to(ROOT)}:{number}")
+
+
+if __name__ == "__main__":
+    unittest.main()
