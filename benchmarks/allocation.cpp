@@ -1,5 +1,5 @@
-// What counting costs: an allocation and its release through the counting allocator that reprise puts in
-// place, against LibTorch's own in the same process.
+// What counting costs: an allocation and its release through the counting allocator that reprise
+// puts in place, against LibTorch's own in the same process.
 #include <c10/core/CPUAllocator.h>
 
 #include "benches.h"

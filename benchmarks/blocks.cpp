@@ -7,8 +7,10 @@ namespace reprise::bench {
 
 BlockImpl::BlockImpl(const BlockShape& shape)
     : shape_(shape),
-      norm1_(register_module("norm1", torch::nn::LayerNorm(torch::nn::LayerNormOptions({shape.width})))),
-      norm2_(register_module("norm2", torch::nn::LayerNorm(torch::nn::LayerNormOptions({shape.width})))),
+      norm1_(register_module("norm1",
+                             torch::nn::LayerNorm(torch::nn::LayerNormOptions({shape.width})))),
+      norm2_(register_module("norm2",
+                             torch::nn::LayerNorm(torch::nn::LayerNormOptions({shape.width})))),
       qkv_(register_module("qkv", torch::nn::Linear(shape.width, 3 * shape.width))),
       proj_(register_module("proj", torch::nn::Linear(shape.width, shape.width))),
       up_(register_module("up", torch::nn::Linear(shape.width, 4 * shape.width))),

@@ -1,6 +1,7 @@
-// The small transformer that the block benchmarks step through, the twin of peers/blocks.py: the same
-// operators in the same order on the same shapes, so that a comparison with Python compares frameworks and
-// not models. It is kept apart from models/, which may change for reasons of its own.
+// The small transformer that the block benchmarks step through, the twin of peers/blocks.py: the
+// same operators in the same order on the same shapes, so that a comparison with Python compares
+// frameworks and not models. It is kept apart from models/, which may change for reasons of its
+// own.
 #pragma once
 
 #include <torch/nn.h>

@@ -1,5 +1,5 @@
-// The small work of the fine benchmarks: sin on 8 x 8, and a chain of it in which each operator saves one
-// tensor. The twin of the functions in peers/operators.py.
+// The small work of the fine benchmarks: sin on 8 x 8, and a chain of it in which each operator
+// saves one tensor. The twin of the functions in peers/operators.py.
 #pragma once
 
 #include <ATen/Functions.h>

@@ -1,5 +1,5 @@
-// Blocks of a real size: recomputation itself is what is paid, in exchange for memory. Both the time and
-// the peak of a step are compared.
+// Blocks of a real size: recomputation itself is what is paid, in exchange for memory. Both the
+// time and the peak of a step are compared.
 #include <reprise/memory.h>
 
 #include "benches.h"

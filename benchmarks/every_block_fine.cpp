@@ -1,5 +1,5 @@
-// Blocks so small that operators cost more in dispatch than in arithmetic: the share that regions add by
-// themselves is at its largest.
+// Blocks so small that operators cost more in dispatch than in arithmetic: the share that regions
+// add by themselves is at its largest.
 #include "benches.h"
 #include "every_block.h"
 

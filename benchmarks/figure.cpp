@@ -92,7 +92,8 @@ std::string to_json(const Figure& figure) {
 }
 
 std::string to_table(std::span<const Figure> figures) {
-  std::vector<Row> rows = {{"bench", "case", "ours", "peer", "unit", "ratio", "spread", "bar", "ok"}};
+  std::vector<Row> rows = {
+      {"bench", "case", "ours", "peer", "unit", "ratio", "spread", "bar", "ok"}};
   for (const Figure& figure : figures) rows.push_back(row_of(figure));
   std::array<std::size_t, kColumns> widths{};
   for (const Row& row : rows) {
@@ -111,8 +112,8 @@ std::string to_table(std::span<const Figure> figures) {
   return text;
 }
 
-Figure make_figure(std::string bench, std::string name, std::string unit, std::span<const double> ours,
-                   std::span<const double> peer, const Bar& bar) {
+Figure make_figure(std::string bench, std::string name, std::string unit,
+                   std::span<const double> ours, std::span<const double> peer, const Bar& bar) {
   return {.bench = std::move(bench),
           .name = std::move(name),
           .ours = median(ours),

@@ -34,14 +34,14 @@ struct Figure {
 // "<= 1.5, ratio <= 0.02"; empty without a bar.
 std::string to_string(const Bar& bar);
 
-// One JSON object on one line: bench, case, ours, peer, unit, ratio, runs, spread; bar and ok where there
-// is a bar.
+// One JSON object on one line: bench, case, ours, peer, unit, ratio, runs, spread; bar and ok where
+// there is a bar.
 std::string to_json(const Figure& figure);
 // Aligned columns with a head line.
 std::string to_table(std::span<const Figure> figures);
 
 // A figure out of one value a run.
-Figure make_figure(std::string bench, std::string name, std::string unit, std::span<const double> ours,
-                   std::span<const double> peer, const Bar& bar = {});
+Figure make_figure(std::string bench, std::string name, std::string unit,
+                   std::span<const double> ours, std::span<const double> peer, const Bar& bar = {});
 
 }  // namespace reprise::bench

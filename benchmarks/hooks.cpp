@@ -1,7 +1,9 @@
-// What hooks on saved tensors cost per saved tensor: none open, one that does nothing, and SaveOnCpu.
+// What hooks on saved tensors cost per saved tensor: none open, one that does nothing, and
+// SaveOnCpu.
 //
-// "None open" is compared with LibTorch as it comes. Once reprise has put its front before autograd's
-// engine it stays there, so the stock side is this same program in a process that never opens a scope.
+// "None open" is compared with LibTorch as it comes. Once reprise has put its front before
+// autograd's engine it stays there, so the stock side is this same program in a process that never
+// opens a scope.
 #include <reprise/saved_tensor_hooks.h>
 
 #include <stdexcept>

@@ -32,7 +32,9 @@ int run(const std::vector<std::string>& names, bool json, bool quick) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Measures reprise against its peers. Exit code 1: a figure misses its bar (not with --quick).");
+  CLI::App app(
+      "Measures reprise against its peers. Exit code 1: a figure misses its bar (not with "
+      "--quick).");
   std::vector<std::string> names;
   bool json = false;
   bool quick = false;

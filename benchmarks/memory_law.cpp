@@ -1,10 +1,11 @@
-// The laws of the literature, measured: how the peak of a step, its time and the layers it runs again grow
-// with the depth L of a chain, under four ways of keeping activations.
+// The laws of the literature, measured: how the peak of a step, its time and the layers it runs
+// again grow with the depth L of a chain, under four ways of keeping activations.
 //
 //   none          every layer's activations are kept: O(L) bytes
 //   sqrt          round(sqrt(L)) segments, each a region: O(sqrt(L)) bytes, one more forward
 //   every-block   each layer a region: O(L) bytes, but only the layers' inputs; one more forward
-//   from-input    each layer's input is computed again from the chain's input (regions nested as deep as
+//   from-input    each layer's input is computed again from the chain's input (regions nested as
+//   deep as
 //                 the chain): constant bytes but for the regions' own records, O(L^2) layers
 //
 // Exponents are slopes of a least-squares line through log(figure) over log(L).
@@ -24,7 +25,8 @@ namespace reprise::bench {
 namespace {
 
 constexpr const char* kBench = "memory_law";
-// Wide in rows, so that activations outweigh the weights' gradients, and shallow enough for L = 256.
+// Wide in rows, so that activations outweigh the weights' gradients, and shallow enough for L =
+// 256.
 constexpr std::int64_t kRows = 1024;
 constexpr std::int64_t kWidth = 64;
 
@@ -49,7 +51,8 @@ class Chain {
  public:
   explicit Chain(int depth) : input_(with_gradient(at::randn({kRows, kWidth}))) {
     const double scale = 1 / std::sqrt(static_cast<double>(kWidth));
-    for (int i = 0; i < depth; ++i) weights_.push_back(with_gradient(at::randn({kWidth, kWidth}) * scale));
+    for (int i = 0; i < depth; ++i)
+      weights_.push_back(with_gradient(at::randn({kWidth, kWidth}) * scale));
   }
 
   int depth() const { return static_cast<int>(weights_.size()); }
@@ -78,7 +81,9 @@ class Chain {
   at::Tensor from_input(int count, const at::Tensor& x) {
     if (count == 0) return x;
     return checkpoint(
-        [this, count](const at::Tensor& y) { return layers(count - 1, count, from_input(count - 1, y)); },
+        [this, count](const at::Tensor& y) {
+          return layers(count - 1, count, from_input(count - 1, y));
+        },
         x);
   }
 
@@ -120,7 +125,8 @@ struct Series {
 };
 
 // One figure that was counted, or is a function of figures.
-void report_exact(Session& session, std::string name, double value, std::string unit, const Bar& bar = {}) {
+void report_exact(Session& session, std::string name, double value, std::string unit,
+                  const Bar& bar = {}) {
   session.report({.bench = kBench,
                   .name = std::move(name),
                   .ours = value,
@@ -174,7 +180,8 @@ void memory_law(Session& session) {
 
   const auto exponent = [&](const std::string& what, const std::string& strategy,
                             const std::vector<Point>& points, const Bar& bar = {}) {
-    report_exact(session, "exponent of " + what + ", " + strategy, slope_of_logs(points), "L^", bar);
+    report_exact(session, "exponent of " + what + ", " + strategy, slope_of_logs(points), "L^",
+                 bar);
   };
   const Bar one = {.at_most = 1.05, .at_least = 0.95};
   exponent("peak", "none", series["none"].peaks, {.at_most = 1.1, .at_least = 0.9});
@@ -185,11 +192,13 @@ void memory_law(Session& session) {
     report_exact(session, std::string("extra forwards, ") + strategy,
                  farthest_from_one(series[strategy].extra_forwards), "×forward", one);
   }
-  exponent("layers run again", "from-input", [&] {
-    std::vector<Point> layers = series["from-input"].extra_forwards;
-    for (Point& point : layers) point.value *= point.depth;
-    return layers;
-  }(), {.at_most = 2.1, .at_least = 1.9});
+  exponent("layers run again", "from-input",
+           [&] {
+             std::vector<Point> layers = series["from-input"].extra_forwards;
+             for (Point& point : layers) point.value *= point.depth;
+             return layers;
+           }(),
+           {.at_most = 2.1, .at_least = 1.9});
   for (const Strategy& strategy : kStrategies) {
     exponent("time", strategy.name, series[strategy.name].times);
   }

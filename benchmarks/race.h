@@ -1,9 +1,11 @@
-// Times several steps of both languages against each other: round by round, one short batch of each.
+// Times several steps of both languages against each other: round by round, one short batch of
+// each.
 //
-// What is reported is mostly a difference of steps (a region, less the plain call, less one more forward)
-// that is small against each of them. Batches of a few milliseconds that alternate within a round see the
-// same clock rate and the same neighbours; a figure is computed in each round and the median over rounds
-// reported, so that a disturbed round is one outlier. The order is turned round in every second round.
+// What is reported is mostly a difference of steps (a region, less the plain call, less one more
+// forward) that is small against each of them. Batches of a few milliseconds that alternate within
+// a round see the same clock rate and the same neighbours; a figure is computed in each round and
+// the median over rounds reported, so that a disturbed round is one outlier. The order is turned
+// round in every second round.
 #pragma once
 
 #include <functional>
@@ -18,7 +20,7 @@ namespace reprise::bench {
 
 using Step = std::function<void()>;
 
-// Seconds a call of each step, in one round and one language.
+// Processor seconds a call of each step, in one round and one language.
 class Round {
  public:
   // Throws std::out_of_range for a step that was not run.
@@ -31,7 +33,7 @@ class Round {
 
 using Formula = std::function<double(const Round&)>;
 
-// Seconds a call, over `calls` calls after one that is not timed (if there are several).
+// Processor seconds a call, over `calls` calls after one that is not timed (if there are several).
 double time_calls(const Step& step, int calls);
 
 class Race {
@@ -47,8 +49,8 @@ class Race {
   // Runs rounds until the time is spent, but at least a few.
   void run(Seconds time);
 
-  // Reports the median of `formula` over the rounds; the peer's too if it has every step of it. Returns
-  // ours.
+  // Reports the median of `formula` over the rounds; the peer's too if it has every step of it.
+  // Returns ours.
   double report(const std::string& name, const std::string& unit, const Formula& formula,
                 const Bar& bar = {}) const;
 

@@ -1,5 +1,5 @@
-// What a region costs per tensor that is saved in it: one region of many small operators, less the plain
-// chain, less one more forward of it.
+// What a region costs per tensor that is saved in it: one region of many small operators, less the
+// plain chain, less one more forward of it.
 #include <reprise/checkpoint.h>
 
 #include "benches.h"

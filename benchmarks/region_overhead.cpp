@@ -1,5 +1,5 @@
-// What one region costs beyond what it cannot avoid: checkpoint() of one small operator, forward and
-// backward, less the plain operator, less one more forward of it.
+// What one region costs beyond what it cannot avoid: checkpoint() of one small operator, forward
+// and backward, less the plain operator, less one more forward of it.
 #include <reprise/checkpoint.h>
 
 #include "benches.h"

@@ -1,5 +1,5 @@
-// checkpoint_sequential() at its finest: every operator of a chain is a segment, so that what a segment
-// costs is all that is seen.
+// checkpoint_sequential() at its finest: every operator of a chain is a segment, so that what a
+// segment costs is all that is seen.
 #include <reprise/checkpoint_sequential.h>
 
 #include "benches.h"

@@ -26,7 +26,8 @@ PeerProcess* Session::python_with_meter() { return start(python_with_meter_, /*m
 
 PeerProcess* Session::start(std::optional<std::unique_ptr<PeerProcess>>& peer, bool meter) {
   if (peer) return peer->get();
-  std::vector<std::string> command = {python_program(), REPRISE_SOURCE_DIR "/benchmarks/peers/peer.py"};
+  std::vector<std::string> command = {python_program(),
+                                      REPRISE_SOURCE_DIR "/benchmarks/peers/peer.py"};
   if (meter) command.insert(command.end(), {"--meter", REPRISE_BENCH_METER});
   try {
     peer = std::make_unique<PeerProcess>(command);
@@ -34,7 +35,8 @@ PeerProcess* Session::start(std::optional<std::unique_ptr<PeerProcess>>& peer, b
     peer = nullptr;
     if (!said_no_peer_) {
       std::cerr << fmt::format(
-          "no Python peer, its figures stay empty: {}. Set REPRISE_PYTHON to a Python that has torch.\n",
+          "no Python peer, its figures stay empty: {}. Set REPRISE_PYTHON to a Python that has "
+          "torch.\n",
           error.what());
     }
     said_no_peer_ = true;

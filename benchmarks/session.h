@@ -1,5 +1,5 @@
-// What all benchmarks of one call of the program share: the options, the Python peers, and the place
-// where figures go.
+// What all benchmarks of one call of the program share: the options, the Python peers, and the
+// place where figures go.
 #pragma once
 
 #include <memory>
@@ -19,7 +19,8 @@ class Session {
   // Short runs that show that everything works; their figures are rough.
   bool quick() const { return quick_; }
 
-  // The Python process for times; null if there is no Python with torch, which is said once on stderr.
+  // The Python process for times; null if there is no Python with torch, which is said once on
+  // stderr.
   PeerProcess* python();
   // The one for bytes: reprise's counting allocator is loaded there, so it serves no times.
   PeerProcess* python_with_meter();

@@ -33,9 +33,11 @@ function(reprise_compile target)
   target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic
     $<$<BOOL:${REPRISE_WERROR}>:-Werror> ${reprise_pch_flags})
   if(REPRISE_SANITIZE)
-    # vptr checks need the type information of LibTorch's hidden classes; they would all be false alarms.
-    target_compile_options(${target} PRIVATE -fsanitize=${REPRISE_SANITIZE} -fno-sanitize-recover=all
-      $<$<BOOL:$<FILTER:${REPRISE_SANITIZE},INCLUDE,undefined>>:-fno-sanitize=vptr>)
+    target_compile_options(${target} PRIVATE -fsanitize=${REPRISE_SANITIZE} -fno-sanitize-recover=all)
+    if(REPRISE_SANITIZE MATCHES undefined)
+      # vptr checks need the type information of LibTorch's hidden classes; they would be false alarms.
+      target_compile_options(${target} PRIVATE -fno-sanitize=vptr)
+    endif()
     target_link_options(${target} PUBLIC -fsanitize=${REPRISE_SANITIZE})
   endif()
 endfunction()

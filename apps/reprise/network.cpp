@@ -9,7 +9,6 @@
 #include <xxhash.h>
 
 #include "device.h"
-#include "figures.h"
 
 namespace reprise::app {
 
@@ -56,12 +55,13 @@ void Network::wrap_layers(const std::function<models::Layer(models::Layer)>& wra
   for (models::Layer& layer : layers_) layer = wrapper(std::move(layer));
 }
 
-std::string Network::description() const {
+void Network::describe(Facts& facts) const {
   const models::GptOptions& gpt = options_.gpt;
-  return fmt::format(
-      "GPT, {} layers of width {}, {} heads, context {}, {} attention, dropout {}: {} parameters",
-      gpt.layers, gpt.width, gpt.heads, gpt.context, options_.attention, gpt.dropout,
-      format_count(static_cast<double>(models::parameter_count(*model_))));
+  facts.add("model",
+            fmt::format("GPT, {} layers of width {}, {} heads, context {}: {} parameters", gpt.layers,
+                        gpt.width, gpt.heads, gpt.context,
+                        format_count(static_cast<double>(models::parameter_count(*model_)))));
+  facts.add("attention", fmt::format("{}, dropout {}", options_.attention, gpt.dropout));
 }
 
 std::string describe_machine(const RunOptions& options, c10::Device device) {

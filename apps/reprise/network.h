@@ -6,9 +6,11 @@
 #include <c10/core/Device.h>
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "apps/reprise/batches.h"
+#include "apps/reprise/figures.h"
 #include "apps/reprise/options.h"
 #include "models/gpt.h"
 #include "models/strategy.h"
@@ -22,7 +24,7 @@ class Network {
 
   // The mean loss of a batch, its graph built under the strategy.
   at::Tensor loss(const Batch& batch, const models::Strategy& strategy);
-  // Runs backward from it, outside autocast, and returns the loss without its graph.
+  // Runs backward from `scale` times the loss, outside autocast; returns the loss without its graph.
   at::Tensor run_backward(const Batch& batch, const models::Strategy& strategy, double scale = 1.0);
   // Logits without a graph, [batch, time, vocabulary] in f32.
   at::Tensor logits(const at::Tensor& tokens);
@@ -32,8 +34,7 @@ class Network {
 
   models::Gpt& model() { return model_; }
   c10::Device device() const { return device_; }
-  // "GPT: 8 layers of width 256, 8 heads, ..."
-  std::string description() const;
+  void describe(Facts& facts) const;
 
  private:
   RunOptions options_;

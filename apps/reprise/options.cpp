@@ -67,7 +67,7 @@ void bind_model(CLI::App& command, RunOptions& options) {
   model.value("--attention", "KIND", options.attention, "fused, or unfused (stores context² weights)");
   model.value("--dropout", "P", options.gpt.dropout, "probability in [0, 1)");
   Group data(command, "Data");
-  data.optional("--data", "PATH...", options.data,
+  data.optional("--data", "PATH", options.data,
                 "text files, or folders to search for them, without hidden and\n"
                 "build folders; if not given, the text files of this repository");
   data.value("--batch", "N", options.batch, "sequences run at once");

@@ -51,12 +51,14 @@ void prepare_folder(const TrainOptions& options) {
 void print_configuration(const TrainOptions& options, const TextData& data, Trainer& trainer) {
   const double bytes = static_cast<double>(data.training.size() + data.validation.size());
   Facts facts;
-  facts.add("model", trainer.network().description());
+  trainer.network().describe(facts);
   facts.add("data", fmt::format("{}: {}, a tenth kept for validation", data.origin,
                                 to_string(Bytes(static_cast<std::int64_t>(bytes)))));
-  facts.add("steps", fmt::format("{} of {} × {} sequences, AdamW at {:g} after {} warm-up steps",
-                                 options.steps, options.accumulate, options.batch,
-                                 options.learning_rate, *options.warmup));
+  const std::string times =
+      options.accumulate > 1 ? fmt::format("{} × ", options.accumulate) : std::string();
+  facts.add("steps",
+            fmt::format("{} of {}{} sequences, AdamW at {:g} after {} warm-up steps", options.steps,
+                        times, options.batch, options.learning_rate, *options.warmup));
   facts.add("machine", describe_machine(options, trainer.network().device()));
   facts.add("strategy", options.strategy + (options.reentrant ? ", reentrant" : ""));
   if (trainer.steps_done() > 0) {

@@ -126,12 +126,12 @@ std::string Trainer::sample(std::int64_t length) {
     const at::Tensor next =
         at::multinomial(at::softmax(logits / kSampleTemperature, -1), 1, false, generator);
     const char byte = static_cast<char>(next.item<std::int64_t>());
-    // An empty line is no sample.
-    if (byte == '\n' && text.size() > 1) break;
+    const bool begun = text.find_first_not_of(" \n\t") != std::string::npos;
+    if (byte == '\n' && begun) break;
     text += byte;
   }
   network_.model()->train();
-  const auto first = text.find_first_not_of('\n');
+  const auto first = text.find_first_not_of(" \n\t");
   return first == std::string::npos ? "" : text.substr(first);
 }
 

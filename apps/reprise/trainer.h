@@ -37,7 +37,8 @@ class Trainer {
   std::int64_t steps_done() const { return done_; }
   // Mean loss over sequences taken evenly from the validation text, without dropout.
   double validation_loss();
-  // What the model writes after a line break, up to the next one or `length` bytes.
+  // The first line with something in it that the model writes, cut at `length` bytes. The same for the same
+  // weights and seed; leaves the random state as it is.
   std::string sample(std::int64_t length);
 
   void save(const std::filesystem::path& folder);

@@ -1,6 +1,6 @@
-// Lets the Python peer read reprise's byte counts: a PeakScope behind C functions that ctypes can call.
-// Loading it loads the library, which puts the counting allocator in place, so that both languages' bytes
-// come from the same meter. LibTorch is the one that Python has loaded already.
+// Lets the Python peer read reprise's byte counts: a PeakScope behind C functions that ctypes can
+// call. Loading it loads the library, which puts the counting allocator in place, so that both
+// languages' bytes come from the same meter. LibTorch is the one that Python has loaded already.
 #include <reprise/memory.h>
 
 #include <cstdint>

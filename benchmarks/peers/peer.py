@@ -3,7 +3,7 @@
 The benchmark program (benchmarks/peer_process.cpp) drives it over a pipe, a line a request, so that batches of
 both languages alternate and see the same weather of the machine:
 
-    time CASE CALLS   ->  ok SECONDS    per call, over CALLS calls after one that is not timed
+    time CASE CALLS   ->  ok SECONDS    of the processor per call, over CALLS calls after one that is not timed
     peak CASE         ->  ok BYTES      most bytes alive in a step above those before it (needs --meter)
     has CASE          ->  ok 1 | ok 0
     anything failing  ->  error TEXT
@@ -42,10 +42,10 @@ class Cases:
 def time_calls(step, calls):
     if calls > 1:
         step()
-    start = time.perf_counter_ns()
+    start = time.process_time_ns()
     for _ in range(calls):
         step()
-    return (time.perf_counter_ns() - start) / calls * 1e-9
+    return (time.process_time_ns() - start) / calls * 1e-9
 
 
 def peak_bytes(step, meter):

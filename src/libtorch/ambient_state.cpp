@@ -1,10 +1,11 @@
-// Taking is on the path of every region, so that the switches of ten device types are read from the
-// thread's dispatch keys in one look, and only their dtypes one by one.
+// Taking is on the path of every region, so the switches of ten device types are read from the thread's
+// dispatch keys in one look, and their dtypes only where the process has a backend for the type.
 #include "libtorch/ambient_state.h"
 
 #include <ATen/Context.h>
 #include <ATen/autocast_mode.h>
 #include <c10/core/DefaultDtype.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <tuple>
@@ -43,7 +44,10 @@ AmbientState AmbientState::take() {
   state.autocast_off_ = c10::impl::tls_local_dispatch_key_set().excluded_.raw_repr() & keys;
   state.autocast_on_ = state.autocast_off_ != keys;
   for (std::size_t i = 0; i < kAutocastTypes; ++i) {
-    state.autocast_dtypes_[i] = at::autocast::get_autocast_dtype(autocast_types()[i]);
+    const c10::DeviceType type = autocast_types()[i];
+    state.autocast_dtypes_[i] = c10::impl::hasDeviceGuardImpl(type)
+                                    ? at::autocast::get_autocast_dtype(type)
+                                    : at::ScalarType::Undefined;
   }
   state.autocast_cache_ = at::autocast::is_autocast_cache_enabled();
   state.default_dtype_ = c10::get_default_dtype_as_scalartype();
@@ -59,7 +63,8 @@ void AmbientState::change(const AmbientState& from, const AmbientState& to) {
     const c10::DeviceType type = autocast_types()[i];
     const bool off = is_off(to.autocast_off_, type);
     if (is_off(from.autocast_off_, type) != off) at::autocast::set_autocast_enabled(type, !off);
-    if (from.autocast_dtypes_[i] != to.autocast_dtypes_[i]) {
+    if (from.autocast_dtypes_[i] != to.autocast_dtypes_[i] &&
+        to.autocast_dtypes_[i] != at::ScalarType::Undefined) {
       at::autocast::set_autocast_dtype(type, to.autocast_dtypes_[i]);
     }
   }

@@ -1,5 +1,5 @@
-// What a region can be given and can return: tensors anywhere in containers and user types, anything that
-// is not a tensor, move-only things, nothing at all, and modules of every kind.
+// What a region can be given and can return: tensors anywhere in containers and user types,
+// anything that is not a tensor, move-only things, nothing at all, and modules of every kind.
 #include "tests/region/testing.h"
 
 #include <reprise/saved_tensor_hooks.h>
@@ -50,13 +50,15 @@ class CheckpointArguments : public ::testing::TestWithParam<Variant> {
       return sum;
     };
     const Tensors expected = gradients_of([&] { return total(f(args...)); }, {x_, y_});
-    return same_bits(gradients_of([&] { return total(checkpoint(options_, f, args...)); }, {x_, y_}), expected);
+    return same_bits(
+        gradients_of([&] { return total(checkpoint(options_, f, args...)); }, {x_, y_}), expected);
   }
   CheckpointOptions options_ = options_of(GetParam());
   at::Tensor x_ = leaf({4, 4}), y_ = leaf({4, 4});
 };
 INSTANTIATE_TEST_SUITE_P(Variants, CheckpointArguments,
-                         ::testing::Values(Variant::kNonReentrant, Variant::kReentrant), variant_name);
+                         ::testing::Values(Variant::kNonReentrant, Variant::kReentrant),
+                         variant_name);
 
 TEST_P(CheckpointArguments, OptionalTensorsMayBeAbsentOrPresent) {
   const auto f = [](const at::Tensor& a, const std::optional<at::Tensor>& b) {
@@ -107,7 +109,10 @@ TEST_P(CheckpointArguments, ResultsThatAreNoTensorsKeepTheirPlace) {
   // Three backward calls add up in another order than one.
   const Tensors actual = take_gradients({x_, y_});
   const Tensors plain = gradients_of(
-      [&] { return std::get<1>(expected).sum() + std::get<6>(expected).sum() + std::get<4>(expected).sum(); },
+      [&] {
+        return std::get<1>(expected).sum() + std::get<6>(expected).sum() +
+               std::get<4>(expected).sum();
+      },
       {x_, y_});
   EXPECT_TRUE(torch::allclose(actual[0], plain[0]));
   EXPECT_TRUE(torch::allclose(actual[1], plain[1]));
@@ -145,19 +150,26 @@ TEST_P(CheckpointArguments, ContainersOfTensorsTakePartInAutograd) {
 TEST_P(CheckpointArguments, DictionariesGoInAndComeOut) {
   using Dictionary = std::map<std::string, at::Tensor>;
   Linear layer(torch::nn::LinearOptions(4, 4).bias(false));
-  const auto f = [&](const Dictionary& in) { return Dictionary{{"result", layer->forward(in.at("tensor"))}}; };
-  const auto run = [&](auto&& call) {
-    return gradients_of([&] { return call(f, Dictionary{{"tensor", x_}}).at("result"); },
-                        {x_, layer->weight});
+  const auto f = [&](const Dictionary& in) {
+    return Dictionary{{"result", layer->forward(in.at("tensor"))}};
   };
-  EXPECT_TRUE(same_bits(run([&](auto&& g, const Dictionary& in) { return checkpoint(options_, g, in); }),
-                        run([&](auto&& g, const Dictionary& in) { return g(in); })));
+  const auto run = [&](auto&& call) {
+    return gradients_of(
+        [&] {
+          return call(f, Dictionary{{"tensor", x_}}).at("result");
+        },
+        {x_, layer->weight});
+  };
+  EXPECT_TRUE(
+      same_bits(run([&](auto&& g, const Dictionary& in) { return checkpoint(options_, g, in); }),
+                run([&](auto&& g, const Dictionary& in) { return g(in); })));
 }
 
 TEST_P(CheckpointArguments, AUserTypeIsOpenedByItsOwnVisitFunction) {
   static_assert(holds_tensors<user::Batch>);
   const auto f = [](const user::Batch& batch) {
-    return user::Batch{(batch.tokens * batch.masks[0]).exp() * batch.step, {batch.masks[0].sin()}, 3};
+    return user::Batch{
+        (batch.tokens * batch.masks[0]).exp() * batch.step, {batch.masks[0].sin()}, 3};
   };
   const user::Batch batch{x_, {y_}, 2};
   EXPECT_TRUE(same_as_plain(f, batch));
@@ -172,17 +184,20 @@ TEST_P(CheckpointArguments, EveryTensorOfAUserTypeIsSavedThroughAutograd) {
     const SavedTensorHooks copies([](const at::Tensor& t) { return t.clone(); },
                                   [](const at::Tensor& t) { return t; });
     result = checkpoint(
-        options_, [](const user::Batch& b) { return (b.tokens * b.masks[0]).exp(); }, std::move(batch));
+        options_, [](const user::Batch& b) { return (b.tokens * b.masks[0]).exp(); },
+        std::move(batch));
   }
   EXPECT_FALSE(tokens.alive());
   EXPECT_FALSE(mask.alive());
   result.sum().backward();
   const Tensors actual = take_gradients({x_, y_});
-  EXPECT_TRUE(same_bits(actual, gradients_of([&] { return ((x_ * 2) * (y_ * 2)).exp(); }, {x_, y_})));
+  EXPECT_TRUE(
+      same_bits(actual, gradients_of([&] { return ((x_ * 2) * (y_ * 2)).exp(); }, {x_, y_})));
 }
 
 TEST_P(CheckpointArguments, OneTensorMayBeGivenTwice) {
-  EXPECT_TRUE(same_as_plain([](const at::Tensor& a, const at::Tensor& b) { return a.exp() * b; }, x_, x_));
+  EXPECT_TRUE(
+      same_as_plain([](const at::Tensor& a, const at::Tensor& b) { return a.exp() * b; }, x_, x_));
 }
 
 TEST_P(CheckpointArguments, ViewsAndOddShapesKeepTheirStridesAndGradients) {
@@ -199,7 +214,8 @@ TEST_P(CheckpointArguments, ViewsAndOddShapesKeepTheirStridesAndGradients) {
   with([](const at::Tensor& t) { return t.mean(); });
   const at::Tensor indices = torch::tensor({3, 0, 0});
   EXPECT_TRUE(same_as_plain(
-      [](const at::Tensor& t, const at::Tensor& i) { return t.index_select(0, i).exp(); }, x_, indices));
+      [](const at::Tensor& t, const at::Tensor& i) { return t.index_select(0, i).exp(); }, x_,
+      indices));
 }
 
 TEST_P(CheckpointArguments, FunctionsAndArgumentsMayBeMoveOnlyAndMutable) {
@@ -220,7 +236,8 @@ TEST_P(CheckpointArguments, FunctionsAndArgumentsMayBeMoveOnlyAndMutable) {
 TEST_P(CheckpointArguments, ResultsMayBeMoveOnly) {
   auto [y, note] = checkpoint(
       options_,
-      [](const at::Tensor& t) { return std::pair(t.exp(), std::make_unique<std::string>("note")); }, x_);
+      [](const at::Tensor& t) { return std::pair(t.exp(), std::make_unique<std::string>("note")); },
+      x_);
   EXPECT_EQ(*note, "note");
   y.sum().backward();
   EXPECT_TRUE(same_bits(take_gradients({x_}), {x_.exp().detach()}));
@@ -253,11 +270,16 @@ TEST_P(CheckpointArguments, EveryKindOfModuleIsAFunction) {
     const torch::NoGradGuard no_grad;
     EXPECT_TRUE(same_bits(checkpoint(options_, module, x_), plain()));
   };
-  with(sequential, [&] { return sequential->forward(x_); }, sequential->parameters());
-  with(linear, [&] { return linear->forward(x_); }, linear->parameters());
-  with(any, [&] { return any.forward(x_); }, any.ptr()->parameters());
-  with(shared, [&] { return shared->forward(x_); }, shared->parameters());
-  with(object, [&] { return object.forward(x_); }, object.parameters());
+  with(
+      sequential, [&] { return sequential->forward(x_); }, sequential->parameters());
+  with(
+      linear, [&] { return linear->forward(x_); }, linear->parameters());
+  with(
+      any, [&] { return any.forward(x_); }, any.ptr()->parameters());
+  with(
+      shared, [&] { return shared->forward(x_); }, shared->parameters());
+  with(
+      object, [&] { return object.forward(x_); }, object.parameters());
 }
 
 TEST_P(CheckpointArguments, AFunctionPointerIsAFunction) {
@@ -267,7 +289,8 @@ TEST_P(CheckpointArguments, AFunctionPointerIsAFunction) {
 
 TEST_P(CheckpointArguments, AScriptModuleIsAFunctionOverIValues) {
   torch::jit::Module module("net");
-  module.register_parameter("weight", torch::rand({4, 4}).requires_grad_(true), /*is_buffer=*/false);
+  module.register_parameter("weight", torch::rand({4, 4}).requires_grad_(true),
+                            /*is_buffer=*/false);
   module.define(R"(
     def forward(self, x):
       y = torch.tanh(torch.mm(x, self.weight))
@@ -281,7 +304,8 @@ TEST_P(CheckpointArguments, AScriptModuleIsAFunctionOverIValues) {
   const Tensors expected = gradients_of(plain, {x_, weight});
   for (int i = 0; i < 4; ++i) {  // TorchScript compiles and specialises during its first runs
     EXPECT_TRUE(same_bits(
-        gradients_of([&] { return checkpoint(options_, module, x_).toTensor(); }, {x_, weight}), expected))
+        gradients_of([&] { return checkpoint(options_, module, x_).toTensor(); }, {x_, weight}),
+        expected))
         << "run " << i;
   }
 }
@@ -309,8 +333,9 @@ TEST(CheckpointArgumentsNonReentrant, AResultInAnOpaqueMoveOnlyObjectIsPassedThr
 
 TEST(CheckpointArgumentsNonReentrant, AFunctionWithoutArgumentsMayUseWhatItCaptures) {
   const at::Tensor x = leaf();
-  EXPECT_TRUE(same_bits(gradients_of([&] { return checkpoint([x] { return x.sin().exp(); }); }, {x}),
-                        gradients_of([&] { return x.sin().exp(); }, {x})));
+  EXPECT_TRUE(
+      same_bits(gradients_of([&] { return checkpoint([x] { return x.sin().exp(); }); }, {x}),
+                gradients_of([&] { return x.sin().exp(); }, {x})));
 }
 
 TEST(CheckpointArgumentsNonReentrant, NestedNonTensorArgumentsAndFunctionsAsArguments) {

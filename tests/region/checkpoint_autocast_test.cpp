@@ -1,5 +1,5 @@
-// Ambient state: a recomputation runs under the autocast, deterministic-algorithms and default-dtype state
-// of its forward, whatever is in force in backward, and puts everything back.
+// Ambient state: a recomputation runs under the autocast, deterministic-algorithms and
+// default-dtype state of its forward, whatever is in force in backward, and puts everything back.
 #include "tests/region/testing.h"
 
 #include <ATen/autocast_mode.h>
@@ -13,7 +13,8 @@ using namespace reprise::testing;
 class Autocast {
  public:
   explicit Autocast(bool enabled, at::ScalarType dtype = at::kBFloat16)
-      : enabled_(at::autocast::is_autocast_enabled(at::kCPU)), dtype_(at::autocast::get_autocast_dtype(at::kCPU)) {
+      : enabled_(at::autocast::is_autocast_enabled(at::kCPU)),
+        dtype_(at::autocast::get_autocast_dtype(at::kCPU)) {
     at::autocast::set_autocast_enabled(at::kCPU, enabled);
     at::autocast::set_autocast_dtype(at::kCPU, dtype);
     at::autocast::increment_nesting();
@@ -38,7 +39,8 @@ class CheckpointAutocast : public ::testing::TestWithParam<Variant> {
   at::Tensor x_ = leaf({3, 3}), y_ = leaf({3, 3}), z_ = leaf({3, 3});
 };
 INSTANTIATE_TEST_SUITE_P(Variants, CheckpointAutocast,
-                         ::testing::Values(Variant::kNonReentrant, Variant::kReentrant), variant_name);
+                         ::testing::Values(Variant::kNonReentrant, Variant::kReentrant),
+                         variant_name);
 
 TEST_P(CheckpointAutocast, IsAsInForwardDuringTheRecomputation) {
   for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf, at::kFloat}) {
@@ -53,7 +55,8 @@ TEST_P(CheckpointAutocast, IsAsInForwardDuringTheRecomputation) {
     const auto step = [&](auto&& call) {
       return gradients_of(
           [&] {
-            const Autocast autocast(dtype != at::kFloat, dtype == at::kFloat ? at::kBFloat16 : dtype);
+            const Autocast autocast(dtype != at::kFloat,
+                                    dtype == at::kFloat ? at::kBFloat16 : dtype);
             return call();
           },
           {x_, y_, z_});
@@ -121,7 +124,9 @@ TEST_P(CheckpointAutocast, WithoutPreserveAmbientStateTheDifferenceIsSeen) {
 }
 
 TEST_P(CheckpointAutocast, TheDefaultDtypeIsAsInForward) {
-  const auto body = [](const at::Tensor& t) { return (t.to(at::kDouble) * torch::full({3, 3}, 1.0 / 3)).exp(); };
+  const auto body = [](const at::Tensor& t) {
+    return (t.to(at::kDouble) * torch::full({3, 3}, 1.0 / 3)).exp();
+  };
   const auto before = c10::get_default_dtype();
   const auto step = [&](auto&& call) {
     c10::set_default_dtype(caffe2::TypeMeta::fromScalarType(at::kDouble));
@@ -156,7 +161,8 @@ TEST_P(CheckpointAutocast, DeterministicAlgorithmsAreAsInForward) {
 TEST_P(CheckpointAutocast, InInferenceModeTheFunctionIsSimplyCalled) {
   const c10::InferenceMode inference;
   int runs = 0;
-  const at::Tensor y = checkpoint(options_, counted(runs, [](const at::Tensor& t) { return t.exp(); }), x_);
+  const at::Tensor y =
+      checkpoint(options_, counted(runs, [](const at::Tensor& t) { return t.exp(); }), x_);
   EXPECT_EQ(runs, 1);
   EXPECT_TRUE(y.is_inference());
   EXPECT_FALSE(y.requires_grad());

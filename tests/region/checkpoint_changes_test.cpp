@@ -1,6 +1,6 @@
-// In-place changes around and inside regions: of an argument between forward and the recomputation, by
-// the function itself, and of what the function saved. An error or the right gradient; never a wrong one.
-// (PyTorch's checkpoint recomputes from a changed argument without a word.)
+// In-place changes around and inside regions: of an argument between forward and the recomputation,
+// by the function itself, and of what the function saved. An error or the right gradient; never a
+// wrong one. (PyTorch's checkpoint recomputes from a changed argument without a word.)
 #include "tests/region/testing.h"
 
 #include <map>
@@ -19,7 +19,8 @@ class CheckpointChanges : public ::testing::TestWithParam<Variant> {
   at::Tensor x_ = leaf({3, 2});
 };
 INSTANTIATE_TEST_SUITE_P(Variants, CheckpointChanges,
-                         ::testing::Values(Variant::kNonReentrant, Variant::kReentrant), variant_name);
+                         ::testing::Values(Variant::kNonReentrant, Variant::kReentrant),
+                         variant_name);
 
 TEST_P(CheckpointChanges, AnArgumentChangedAfterForwardIsAnErrorThatNamesIt) {
   at::Tensor h = torch::rand({3, 2});
@@ -63,7 +64,8 @@ TEST_P(CheckpointChanges, AParameterGivenAsArgumentAndSteppedTooEarlyIsAnError) 
 }
 
 TEST_P(CheckpointChanges, ATensorDeepInsideAnArgumentIsFound) {
-  std::map<std::string, Tensors> arguments{{"a", {x_, torch::rand({2})}}, {"b", {torch::rand({5})}}};
+  std::map<std::string, Tensors> arguments{{"a", {x_, torch::rand({2})}},
+                                           {"b", {torch::rand({5})}}};
   const at::Tensor changed = arguments["b"][0];
   const at::Tensor y = checkpoint(
       options_,
@@ -115,7 +117,8 @@ TEST_P(CheckpointChanges, AfterSuchAnErrorTheNextStepWorksAndNothingLeaks) {
     alive = token;
     at::Tensor h = torch::rand({3, 2});
     const at::Tensor y = checkpoint(
-        options_, [token = std::move(token)](const at::Tensor& x, const at::Tensor& t) { return body(x, t); },
+        options_,
+        [token = std::move(token)](const at::Tensor& x, const at::Tensor& t) { return body(x, t); },
         x_, h);
     h.add_(1);
     error_of<DeterminismError>([&] { y.sum().backward(); });
@@ -126,8 +129,8 @@ TEST_P(CheckpointChanges, AfterSuchAnErrorTheNextStepWorksAndNothingLeaks) {
                         gradients_of([&] { return body(x_, h); }, {x_})));
 }
 
-// Runs `f` as a region that ends its recomputation in one of the three ways, and accepts autograd's own
-// in-place error or the right gradient.
+// Runs `f` as a region that ends its recomputation in one of the three ways, and accepts autograd's
+// own in-place error or the right gradient.
 class CheckpointChangesInside : public ::testing::TestWithParam<EarlyStop> {
  protected:
   void SetUp() override { torch::manual_seed(6); }
@@ -145,7 +148,8 @@ class CheckpointChangesInside : public ::testing::TestWithParam<EarlyStop> {
   at::Tensor x_ = leaf({6});
 };
 INSTANTIATE_TEST_SUITE_P(EarlyStops, CheckpointChangesInside,
-                         ::testing::Values(EarlyStop::kNever, EarlyStop::kWhenCheaper, EarlyStop::kAlways),
+                         ::testing::Values(EarlyStop::kNever, EarlyStop::kWhenCheaper,
+                                           EarlyStop::kAlways),
                          early_stop_name);
 
 TEST_P(CheckpointChangesInside, ASavedResultChangedInTheTailNeverGivesAWrongGradient) {
@@ -174,7 +178,8 @@ TEST_P(CheckpointChangesInside, ASavedInputChangedInTheTailNeverGivesAWrongGradi
   });
 }
 
-TEST_P(CheckpointChangesInside, AnInnerRegionsArgumentChangedByTheOuterOneNeverGivesAWrongGradient) {
+TEST_P(CheckpointChangesInside,
+       AnInnerRegionsArgumentChangedByTheOuterOneNeverGivesAWrongGradient) {
   expect_error_or((x_ * 2).cos().detach() * 2, [](const at::Tensor& x) {
     const at::Tensor h = x * 2;
     const at::Tensor y = checkpoint([](const at::Tensor& t) { return t.sin(); }, h);
@@ -185,16 +190,18 @@ TEST_P(CheckpointChangesInside, AnInnerRegionsArgumentChangedByTheOuterOneNeverG
 
 TEST_P(CheckpointChangesInside, AChangeOfATensorThatNobodySavedIsFine) {
   const auto f = [](const at::Tensor& x) { return x.sin().mul_(3).add_(1).exp(); };
-  EXPECT_TRUE(same_bits(
-      gradients_of([&] { return checkpoint(with_early_stop(GetParam()), f, x_); }, {x_}),
-      gradients_of([&] { return f(x_); }, {x_})));
+  EXPECT_TRUE(
+      same_bits(gradients_of([&] { return checkpoint(with_early_stop(GetParam()), f, x_); }, {x_}),
+                gradients_of([&] { return f(x_); }, {x_})));
 }
 
 TEST_P(CheckpointChangesInside, AResultMayBeChangedByTheCallerWhereThePlainCallAllowsIt) {
   const auto f = [](const at::Tensor& x) { return x.sin() * 2; };
   const auto step = [&](auto&& call) { return call().add_(x_).sin(); };
   EXPECT_TRUE(same_bits(
-      gradients_of([&] { return step([&] { return checkpoint(with_early_stop(GetParam()), f, x_); }); }, {x_}),
+      gradients_of(
+          [&] { return step([&] { return checkpoint(with_early_stop(GetParam()), f, x_); }); },
+          {x_}),
       gradients_of([&] { return step([&] { return f(x_); }); }, {x_})));
 }
 

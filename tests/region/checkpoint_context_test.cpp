@@ -1,5 +1,5 @@
-// The pair of contexts: opened around the function in forward and around each recomputation, and closed
-// right after it, also when it throws.
+// The pair of contexts: opened around the function in forward and around each recomputation, and
+// closed right after it, also when it throws.
 #include "tests/region/testing.h"
 
 #include <ATen/record_function.h>
@@ -33,7 +33,8 @@ class OperatorLog {
   explicit OperatorLog(Events& names) {
     current = &names;
     handle_ = at::addThreadLocalCallback(
-        at::RecordFunctionCallback([](const at::RecordFunction& f) -> std::unique_ptr<at::ObserverContext> {
+        at::RecordFunctionCallback([](const at::RecordFunction& f)
+                                       -> std::unique_ptr<at::ObserverContext> {
           current->push_back(f.name());
           return nullptr;
         }).scopes({at::RecordScope::FUNCTION}));
@@ -79,12 +80,14 @@ TEST(CheckpointContext, CoversTheOperatorsOfItsRunAndOnlyThose) {
       return forward ? RegionContexts{.forward = log, .recompute = {}}
                      : RegionContexts{.forward = {}, .recompute = log};
     };
-    const at::Tensor y = checkpoint(options, [](const at::Tensor& t) { return t.exp(); }, x);
+    const at::Tensor y = checkpoint(
+        options, [](const at::Tensor& t) { return t.exp(); }, x);
     const std::size_t after_forward = names.size();
     y.backward();
     EXPECT_EQ(after_forward, forward ? names.size() : 0u);
     // Autograd and the region may detach what they save.
-    std::erase_if(names, [](const std::string& name) { return name.find("detach") != std::string::npos; });
+    std::erase_if(names,
+                  [](const std::string& name) { return name.find("detach") != std::string::npos; });
     return names;
   };
   EXPECT_EQ(operators_in(true), Events{"aten::exp"});
@@ -95,7 +98,12 @@ TEST(CheckpointContext, EitherFunctionMayBeMissing) {
   const at::Tensor x = leaf();
   CheckpointOptions options;
   options.context = [] { return RegionContexts(); };
-  EXPECT_TRUE(same_bits(gradients_of([&] { return checkpoint(options, [](const at::Tensor& t) { return t.exp(); }, x); }, {x}),
+  EXPECT_TRUE(same_bits(gradients_of(
+                            [&] {
+                              return checkpoint(
+                                  options, [](const at::Tensor& t) { return t.exp(); }, x);
+                            },
+                            {x}),
                         gradients_of([&] { return x.exp(); }, {x})));
 }
 
@@ -108,7 +116,9 @@ TEST(CheckpointContext, IsClosedWhenTheFunctionThrows) {
       return t.sin().exp();
     };
   };
-  EXPECT_EQ(error_of<std::runtime_error>([&] { checkpoint(with_contexts(events), fails(false), x); }), "failed");
+  EXPECT_EQ(
+      error_of<std::runtime_error>([&] { checkpoint(with_contexts(events), fails(false), x); }),
+      "failed");
   EXPECT_EQ(events, (Events{"context", "open forward", "close forward"}));
   events.clear();
   const at::Tensor loss = checkpoint(with_contexts(events), fails(true), x).sum();
@@ -122,7 +132,9 @@ TEST(CheckpointContext, IsClosedWhenTheRecomputationStopsEarly) {
   Events events;
   CheckpointOptions options = with_contexts(events);
   options.early_stop = EarlyStop::kAlways;
-  const at::Tensor loss = checkpoint(options, [](const at::Tensor& t) { return t.sin().cos() * 1; }, x).sum();
+  const at::Tensor loss = checkpoint(
+                              options, [](const at::Tensor& t) { return t.sin().cos() * 1; }, x)
+                              .sum();
   events.clear();
   loss.backward();
   EXPECT_EQ(events, (Events{"open recompute", "close recompute"}));
@@ -132,8 +144,9 @@ TEST(CheckpointContext, AScopeOfThisLibraryIsAContextForTheRegionsInside) {
   const at::Tensor x = leaf();
   CheckpointOptions options;
   options.context = [] {
-    return RegionContexts{.forward = [] { return std::make_shared<EarlyStopScope>(EarlyStop::kNever); },
-                          .recompute = {}};
+    return RegionContexts{
+        .forward = [] { return std::make_shared<EarlyStopScope>(EarlyStop::kNever); },
+        .recompute = {}};
   };
   int inner_tails = 0;
   const auto inner = [&](const at::Tensor& t) {

@@ -1,5 +1,5 @@
-// The check that a recomputation did what forward did: what each mode compares, what the errors say, and
-// the operator traces of `debug`.
+// The check that a recomputation did what forward did: what each mode compares, what the errors
+// say, and the operator traces of `debug`.
 #include "tests/region/testing.h"
 
 #include <limits>
@@ -11,7 +11,9 @@ using namespace reprise::testing;
 
 at::Tensor saves_three(const at::Tensor& x) { return x.sin().exp().sin(); }
 at::Tensor saves_two(const at::Tensor& x) { return x.sin().exp(); }
-at::Tensor saves_two_of_other_shape(const at::Tensor& x) { return x.sin() * torch::tensor({1.0F, 2.0F}); }
+at::Tensor saves_two_of_other_shape(const at::Tensor& x) {
+  return x.sin() * torch::tensor({1.0F, 2.0F});
+}
 
 // Runs `first` in forward and `again` in every recomputation.
 template <class F, class G>
@@ -46,8 +48,9 @@ TEST(CheckpointDeterminism, MoreSavedTensorsAreAnErrorOnlyWhereTheFunctionRunsTo
   EXPECT_TRUE(contains(text, "3 during recomputation"));
   take_gradients({x});
   for (const EarlyStop stop : {EarlyStop::kWhenCheaper, EarlyStop::kAlways}) {
-    EXPECT_TRUE(same_bits(gradients_of([&] { return checkpoint(with_early_stop(stop), f, x); }, {x}),
-                          gradients_of([&] { return saves_two(x); }, {x})));
+    EXPECT_TRUE(
+        same_bits(gradients_of([&] { return checkpoint(with_early_stop(stop), f, x); }, {x}),
+                  gradients_of([&] { return saves_two(x); }, {x})));
   }
 }
 
@@ -55,7 +58,8 @@ TEST(CheckpointDeterminism, OtherShapesAreAnErrorWithBothLists) {
   const at::Tensor x = leaf({1});
   CheckpointOptions options;
   options.name = "encoder";
-  const std::string text = determinism_error(options, differing(saves_two, saves_two_of_other_shape), x);
+  const std::string text =
+      determinism_error(options, differing(saves_two, saves_two_of_other_shape), x);
   EXPECT_TRUE(contains(text, "different metadata"));
   EXPECT_TRUE(contains(text, "saved tensor 1"));
   EXPECT_TRUE(contains(text, "[1]"));
@@ -67,10 +71,11 @@ TEST(CheckpointDeterminism, OtherShapesAreAnErrorWithBothLists) {
 
 TEST(CheckpointDeterminism, OtherDtypesAreAnError) {
   const at::Tensor x = leaf({3});
-  const std::string text = determinism_error(
-      {}, differing([](const at::Tensor& t) { return t.exp(); },
-                    [](const at::Tensor& t) { return t.to(at::kDouble).exp(); }),
-      x);
+  const std::string text =
+      determinism_error({},
+                        differing([](const at::Tensor& t) { return t.exp(); },
+                                  [](const at::Tensor& t) { return t.to(at::kDouble).exp(); }),
+                        x);
   EXPECT_TRUE(contains(text, "different metadata"));
   EXPECT_TRUE(contains(text, "Float"));
   EXPECT_TRUE(contains(text, "Double"));
@@ -80,8 +85,11 @@ TEST(CheckpointDeterminism, NoneAcceptsOtherMetadata) {
   const at::Tensor x = leaf({1});
   // The factor's extra dimension is summed away by autograd: harmless, but not the same metadata.
   const auto f = differing([](const at::Tensor& t) { return t * torch::ones({1}); },
-                           [](const at::Tensor& t) { return t * torch::ones({1, 1}); });
-  EXPECT_TRUE(contains(determinism_error(with_check(DeterminismCheck::kDefault), f, x), "different metadata"));
+                           [](const at::Tensor& t) {
+                             return t * torch::ones({1, 1});
+                           });
+  EXPECT_TRUE(contains(determinism_error(with_check(DeterminismCheck::kDefault), f, x),
+                       "different metadata"));
   take_gradients({x});
   checkpoint(with_check(DeterminismCheck::kNone), f, x).sum().backward();
   EXPECT_TRUE(same_bits(take_gradients({x}), {torch::ones({1})}));
@@ -104,7 +112,8 @@ TEST(CheckpointDeterminism, ValuesFindsWhatTheDefaultCannotSee) {
   EXPECT_TRUE(contains(text, "[2, 3]"));
   EXPECT_TRUE(contains(text, "values differ"));
   EXPECT_TRUE(contains(text, "saved tensor "));
-  EXPECT_FALSE(contains(text, "saved tensor 0")) << "sin saves the input, which is the same in both runs";
+  EXPECT_FALSE(contains(text, "saved tensor 0"))
+      << "sin saves the input, which is the same in both runs";
 }
 
 TEST(CheckpointDeterminism, ValuesNamesTheFirstTensorThatDiffers) {
@@ -129,7 +138,11 @@ TEST(CheckpointDeterminism, ValuesAcceptsEverythingThatIsBitwiseTheSame) {
   accepts([](const at::Tensor& t) { return t.t().exp().select(0, 1).sin(); }, x);
   accepts([](const at::Tensor& t) { return t.to(at::kBFloat16).exp().to(at::kFloat); }, x);
   accepts([](const at::Tensor& t) { return t.narrow(0, 0, 0).exp(); }, x);
-  accepts([](const at::Tensor& t) { return (t / 0.0).exp() * t.unsqueeze(0).expand({3, 4, 6}).sin(); }, x);
+  accepts(
+      [](const at::Tensor& t) {
+        return (t / 0.0).exp() * t.unsqueeze(0).expand({3, 4, 6}).sin();
+      },
+      x);
   accepts([](const at::Tensor& t) { return std::get<0>(t.max(1)).exp(); }, x);
 }
 
@@ -138,8 +151,9 @@ TEST(CheckpointDeterminism, ValuesTellsZeroFromMinusZero) {
   const auto times = [](double zero) {
     return [zero](const at::Tensor& t) { return t * torch::full({3}, zero); };
   };
-  EXPECT_TRUE(contains(
-      determinism_error(with_check(DeterminismCheck::kValues), differing(times(0.0), times(-0.0)), x), "mul"));
+  EXPECT_TRUE(contains(determinism_error(with_check(DeterminismCheck::kValues),
+                                         differing(times(0.0), times(-0.0)), x),
+                       "mul"));
 }
 
 TEST(CheckpointDeterminism, AReentrantRegionComparesItsResults) {
@@ -177,14 +191,16 @@ TEST(CheckpointDeterminism, DebugShowsTheOperatorsOfBothRuns) {
   const at::Tensor x = leaf({1});
   CheckpointOptions options;
   options.debug = true;
-  const std::string text = determinism_error(options, differing(saves_two, saves_two_of_other_shape), x);
+  const std::string text =
+      determinism_error(options, differing(saves_two, saves_two_of_other_shape), x);
   EXPECT_TRUE(contains(text, "different metadata"));
   const auto forward = text.find("Operators that ran in forward:");
   const auto recompute = text.find("Operators that ran during recomputation:");
   ASSERT_NE(forward, std::string::npos);
   ASSERT_NE(recompute, std::string::npos);
   ASSERT_LT(forward, recompute);
-  const std::string first = text.substr(forward, recompute - forward), second = text.substr(recompute);
+  const std::string first = text.substr(forward, recompute - forward),
+                    second = text.substr(recompute);
   EXPECT_TRUE(contains(first, "sin"));
   EXPECT_TRUE(contains(first, "exp"));
   EXPECT_FALSE(contains(first, "mul"));
@@ -218,10 +234,12 @@ TEST(CheckpointDeterminism, TheDebugScopeOverridesTheOptionWhereForwardRuns) {
 TEST(CheckpointDeterminism, AfterAnErrorTheSameGraphCanBeTriedAgain) {
   const at::Tensor x = leaf({1});
   bool differ = true;
-  const at::Tensor loss =
-      checkpoint([&](const at::Tensor& t) { return is_recomputing() && differ ? saves_two(t) : saves_three(t); },
-                 x)
-          .sum();
+  const at::Tensor loss = checkpoint(
+                              [&](const at::Tensor& t) {
+                                return is_recomputing() && differ ? saves_two(t) : saves_three(t);
+                              },
+                              x)
+                              .sum();
   error_of<DeterminismError>([&] { loss.backward({}, /*retain_graph=*/true); });
   EXPECT_FALSE(is_recomputing());
   differ = false;
@@ -238,7 +256,8 @@ TEST(CheckpointDeterminism, ARegionWithADifferingRecomputationLeaksNothing) {
     auto token = std::make_shared<int>();
     alive = token;
     const auto f = differing(saves_three, saves_two);
-    const at::Tensor y = checkpoint([f, token = std::move(token)](const at::Tensor& t) { return f(t); }, x);
+    const at::Tensor y =
+        checkpoint([f, token = std::move(token)](const at::Tensor& t) { return f(t); }, x);
     graph.add(y);
     error_of<DeterminismError>([&] { y.sum().backward(); });
   }

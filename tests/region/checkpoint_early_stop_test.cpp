@@ -1,4 +1,5 @@
-// Early stop: what of the function runs again, who decides, and that the decision is made in forward.
+// Early stop: what of the function runs again, who decides, and that the decision is made in
+// forward.
 #include "tests/region/testing.h"
 
 #include <chrono>
@@ -10,7 +11,8 @@ namespace {
 using namespace reprise::testing;
 
 // How often the tail of a function, after its last save, runs in one forward and backward.
-int tail_runs(const CheckpointOptions& options, const std::function<at::Tensor(const at::Tensor&)>& tail) {
+int tail_runs(const CheckpointOptions& options,
+              const std::function<at::Tensor(const at::Tensor&)>& tail) {
   int runs = 0;
   const at::Tensor x = leaf({});
   const at::Tensor y = checkpoint(
@@ -97,7 +99,8 @@ TEST(CheckpointEarlyStop, TheFunctionStopsBeforeTheKernelWhereOnlyItsInputIsSave
   const at::Tensor x = leaf({100});
   const auto allocations_and_runs = [&](EarlyStop stop) {
     int runs = 0;
-    const at::Tensor y = checkpoint(with_early_stop(stop), counted(runs, [](const at::Tensor& t) { return t.sin(); }), x);
+    const at::Tensor y = checkpoint(with_early_stop(stop),
+                                    counted(runs, [](const at::Tensor& t) { return t.sin(); }), x);
     const at::Tensor gradient = torch::ones({100});
     const std::int64_t before = allocation_count();
     y.backward(gradient);
@@ -117,7 +120,9 @@ TEST(CheckpointEarlyStop, AFunctionThatSavesNothingIsNeverRunAgain) {
   for (const EarlyStop stop : {EarlyStop::kNever, EarlyStop::kWhenCheaper, EarlyStop::kAlways}) {
     const at::Tensor x = leaf({});
     int runs = 0;
-    checkpoint(with_early_stop(stop), counted(runs, [](const at::Tensor& t) { return t.clone(); }), x).backward();
+    checkpoint(with_early_stop(stop), counted(runs, [](const at::Tensor& t) { return t.clone(); }),
+               x)
+        .backward();
     EXPECT_EQ(runs, 1);
     EXPECT_TRUE(same_bits(take_gradients({x}), {torch::ones({})}));
   }
@@ -166,8 +171,9 @@ TEST(CheckpointEarlyStop, AFunctionThatCatchesEverythingCannotSpoilTheStop) {
     return y.defined() ? y * 1 : t;
   };
   for (const EarlyStop stop : {EarlyStop::kNever, EarlyStop::kWhenCheaper, EarlyStop::kAlways}) {
-    EXPECT_TRUE(same_bits(gradients_of([&] { return checkpoint(with_early_stop(stop), f, x); }, {x}),
-                          gradients_of([&] { return f(x); }, {x})));
+    EXPECT_TRUE(
+        same_bits(gradients_of([&] { return checkpoint(with_early_stop(stop), f, x); }, {x}),
+                  gradients_of([&] { return f(x); }, {x})));
   }
 }
 

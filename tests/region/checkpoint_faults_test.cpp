@@ -1,5 +1,5 @@
-// Exceptions at every place where a region calls somebody else's code: the type is kept, all state is as
-// before, nothing leaks, and the next step works.
+// Exceptions at every place where a region calls somebody else's code: the type is kept, all state
+// is as before, nothing leaks, and the next step works.
 #include "tests/region/testing.h"
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -89,7 +89,8 @@ class CheckpointFaults : public ::testing::TestWithParam<Variant> {
   at::Tensor x_ = leaf({30});
 };
 INSTANTIATE_TEST_SUITE_P(Variants, CheckpointFaults,
-                         ::testing::Values(Variant::kNonReentrant, Variant::kReentrant), variant_name);
+                         ::testing::Values(Variant::kNonReentrant, Variant::kReentrant),
+                         variant_name);
 
 TEST_P(CheckpointFaults, InForwardTheExceptionPassesThroughAndNothingStays) {
   const Bytes bytes = live_bytes();
@@ -130,7 +131,8 @@ TEST_P(CheckpointFaults, InRecomputationTheExceptionKeepsItsTypeAndTheSameGraphW
                               .sum();
   const State before;
   for (int i = 0; i < 3; ++i) {
-    EXPECT_EQ(error_of<Planned>([&] { loss.backward({}, /*retain_graph=*/true); }), "planned fault");
+    EXPECT_EQ(error_of<Planned>([&] { loss.backward({}, /*retain_graph=*/true); }),
+              "planned fault");
     expect_same(State(), before);
   }
   fail = false;
@@ -191,7 +193,9 @@ TEST_P(CheckpointFaults, InAHookScopeAroundTheRegion) {
               if (fail) throw Planned();
               return t;
             });
-        loss = checkpoint(options_, [token](const at::Tensor& t) { return body(t); }, x_).sum();
+        loss = checkpoint(
+                   options_, [token](const at::Tensor& t) { return body(t); }, x_)
+                   .sum();
       };
       if (in_pack) {
         error_of<Planned>(forward);
@@ -216,7 +220,9 @@ TEST_P(CheckpointFaults, InTheCopyOfAnArgumentForARecomputation) {
   user::Fragile fragile(x_);
   const std::shared_ptr<int> copies_left = fragile.copies_left;
   const at::Tensor loss =
-      checkpoint(options_, [](const user::Fragile& f) { return f.tensor.sin().exp(); }, std::move(fragile)).sum();
+      checkpoint(
+          options_, [](const user::Fragile& f) { return f.tensor.sin().exp(); }, std::move(fragile))
+          .sum();
   *copies_left = 0;
   const State before;
   error_of<std::length_error>([&] { loss.backward({}, /*retain_graph=*/true); });

@@ -1,5 +1,5 @@
-// GraphExecGroup: several backward calls that share one recomputation, and the price of it, that each
-// saved tensor is handed out once.
+// GraphExecGroup: several backward calls that share one recomputation, and the price of it, that
+// each saved tensor is handed out once.
 #include "tests/region/testing.h"
 
 #include <thread>
@@ -77,7 +77,8 @@ TEST(CheckpointGroup, ScopesOfGroupsDoNotNest) {
   GraphExecGroup first, second;
   {
     const GraphExecGroup::Scope scope(first);
-    EXPECT_TRUE(contains(error_of<UsageError>([&] { const GraphExecGroup::Scope inner(second); }), "nest"));
+    EXPECT_TRUE(
+        contains(error_of<UsageError>([&] { const GraphExecGroup::Scope inner(second); }), "nest"));
     error_of<UsageError>([&] { const GraphExecGroup::Scope inner(first); });
   }
   const GraphExecGroup::Scope scope(second);  // the failed attempts left nothing behind
@@ -102,7 +103,8 @@ TEST(CheckpointGroup, AnotherThreadsBackwardCallsAreNotInTheGroup) {
   const at::Tensor x = leaf({3, 3});
   const at::Tensor expected = torch::autograd::grad({x.sin().cos().sum()}, {x})[0];
   int runs = 0;
-  const at::Tensor y = checkpoint(counted(runs, [](const at::Tensor& t) { return t.sin().cos(); }), x);
+  const at::Tensor y =
+      checkpoint(counted(runs, [](const at::Tensor& t) { return t.sin().cos(); }), x);
   GraphExecGroup group;
   const GraphExecGroup::Scope scope(group);
   EXPECT_TRUE(same_bits(torch::autograd::grad({y.sum()}, {x}, {}, true)[0], expected));

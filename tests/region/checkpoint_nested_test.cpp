@@ -1,5 +1,5 @@
-// Regions inside regions, and backward calls inside regions: values and gradients to third order, how
-// often what runs again, and that every graph dies.
+// Regions inside regions, and backward calls inside regions: values and gradients to third order,
+// how often what runs again, and that every graph dies.
 #include "tests/region/testing.h"
 
 namespace reprise {
@@ -44,7 +44,8 @@ class NestedCheckpoint : public ::testing::TestWithParam<EarlyStop> {
   const EarlyStopScope scope_{GetParam()};
 };
 INSTANTIATE_TEST_SUITE_P(EarlyStops, NestedCheckpoint,
-                         ::testing::Values(EarlyStop::kNever, EarlyStop::kWhenCheaper, EarlyStop::kAlways),
+                         ::testing::Values(EarlyStop::kNever, EarlyStop::kWhenCheaper,
+                                           EarlyStop::kAlways),
                          early_stop_name);
 
 TEST_P(NestedCheckpoint, DerivativesToThirdOrderInAnyNestingAreThePlainOnesAndEveryGraphDies) {
@@ -102,7 +103,8 @@ TEST_P(NestedCheckpoint, FirstGradientsOfNestedRegionsAreThePlainOnesBitByBit) {
   Function nested = [&](const at::Tensor& t) { return region(f)(region(f)(t) * t); };
   for (int depth = 1; depth < 8; ++depth) {
     nested = region(nested);
-    EXPECT_TRUE(same_bits(gradients_of([&] { return nested(x); }, {x}), expected)) << "depth " << depth;
+    EXPECT_TRUE(same_bits(gradients_of([&] { return nested(x); }, {x}), expected))
+        << "depth " << depth;
   }
 }
 
@@ -113,7 +115,8 @@ TEST_P(NestedCheckpoint, RecomputationIsLinearInTheDepth) {
     Function f = counted(runs, [](const at::Tensor& t) { return t.sin().exp().sin(); });
     for (int i = 0; i < depth; ++i) f = region(f);
     f(x).sum().backward();
-    // An outer region that stops early has saved the inner one's argument by then, and no more is needed.
+    // An outer region that stops early has saved the inner one's argument by then, and no more is
+    // needed.
     const int least = GetParam() == EarlyStop::kNever ? 1 + depth : 2;
     const int most = GetParam() == EarlyStop::kAlways ? 2 : 1 + depth;
     EXPECT_GE(runs, least) << "depth " << depth;
@@ -151,7 +154,8 @@ TEST_P(NestedCheckpoint, AHookMayRunBackwardOverAPartOfTheSameGraph) {
     out.backward({}, /*retain_graph=*/true);
     return a.grad().clone();
   };
-  EXPECT_TRUE(torch::allclose(run([&](const at::Tensor& a) { return checkpoint(both, a); }), run(both)));
+  EXPECT_TRUE(
+      torch::allclose(run([&](const at::Tensor& a) { return checkpoint(both, a); }), run(both)));
 }
 
 TEST_P(NestedCheckpoint, AnInnerRegionsArgumentIsNotKeptAliveByItsClosure) {
@@ -203,7 +207,8 @@ TEST_P(NestedCheckpoint, FlagsInsideAreThoseOfTheInnermostRegion) {
   EXPECT_EQ(inner, (Flags{{true, false}}));
   EXPECT_EQ(after, (Flags{{true, false}}));
   y.backward();
-  // In the outer recomputation the inner region is there for the first time; then it is itself run again.
+  // In the outer recomputation the inner region is there for the first time; then it is itself run
+  // again.
   ASSERT_EQ(inner.size(), 3u);
   EXPECT_EQ(inner[1], std::pair(true, true));
   EXPECT_EQ(inner[2], std::pair(false, true));

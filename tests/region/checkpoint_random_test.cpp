@@ -1,5 +1,5 @@
-// Random numbers in regions: the recomputation draws what forward drew, and leaves the generators as a
-// step without regions leaves them.
+// Random numbers in regions: the recomputation draws what forward drew, and leaves the generators
+// as a step without regions leaves them.
 #include "tests/region/testing.h"
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -23,15 +23,16 @@ class CheckpointRandom : public ::testing::TestWithParam<Variant> {
   at::Tensor x_ = leaf({200});
 };
 INSTANTIATE_TEST_SUITE_P(Variants, CheckpointRandom,
-                         ::testing::Values(Variant::kNonReentrant, Variant::kReentrant), variant_name);
+                         ::testing::Values(Variant::kNonReentrant, Variant::kReentrant),
+                         variant_name);
 
 TEST_P(CheckpointRandom, RecomputeReplaysTheDropoutMask) {
   for (std::uint64_t round = 0; round < 5; ++round) {
     const at::Tensor x = leaf({20000});
     const auto body = [](const at::Tensor& t) { return dropout(t).exp() * dropout(t); };
-    EXPECT_TRUE(same_bits(
-        gradients_of([&] { return checkpoint(options_, body, dropout(x)); }, {x}, round),
-        gradients_of([&] { return body(dropout(x)); }, {x}, round)));
+    EXPECT_TRUE(
+        same_bits(gradients_of([&] { return checkpoint(options_, body, dropout(x)); }, {x}, round),
+                  gradients_of([&] { return body(dropout(x)); }, {x}, round)));
   }
 }
 
@@ -40,7 +41,8 @@ TEST_P(CheckpointRandom, WithoutPreserveRngStateTheMaskIsDrawnAnew) {
   options_.determinism_check = DeterminismCheck::kNone;
   const auto body = [](const at::Tensor& t) { return dropout(t).exp(); };
   const Tensors expected = gradients_of([&] { return body(x_); }, {x_});
-  EXPECT_FALSE(same_bits(gradients_of([&] { return checkpoint(options_, body, x_); }, {x_}), expected))
+  EXPECT_FALSE(
+      same_bits(gradients_of([&] { return checkpoint(options_, body, x_); }, {x_}), expected))
       << "the test's function does not depend on its random numbers";
   torch::manual_seed(5);
   const at::Tensor loss = checkpoint(options_, body, x_).sum();
@@ -65,23 +67,30 @@ TEST_P(CheckpointRandom, EachRegionReplaysItsOwnDraws) {
   const auto body = [](const at::Tensor& t) { return (dropout(t) + torch::randn_like(t)).tanh(); };
   const auto four = [&](auto&& f) { return f(dropout(f(f(dropout(f(x_)))))); };
   EXPECT_TRUE(same_bits(
-      gradients_of([&] { return four([&](const at::Tensor& t) { return checkpoint(options_, body, t); }); },
-                   {x_}),
+      gradients_of(
+          [&] { return four([&](const at::Tensor& t) { return checkpoint(options_, body, t); }); },
+          {x_}),
       gradients_of([&] { return four(body); }, {x_})));
 }
 
 TEST_P(CheckpointRandom, NestedRegionsReplayTheirDrawsToo) {
-  const auto inner = [](const at::Tensor& t) { return dropout(t).exp().tanh(); };
-  const auto nest = [&](auto&& region) {
-    const auto middle = [&](const at::Tensor& t) { return dropout(region(inner, dropout(t).sin())).sin(); };
-    return region([&](const at::Tensor& t) { return dropout(region(middle, dropout(t).cos())); }, x_);
+  using Function = std::function<at::Tensor(const at::Tensor&)>;
+  const Function inner = [](const at::Tensor& t) { return dropout(t).exp().tanh(); };
+  // `wrap` makes regions of functions, or leaves them as they are.
+  const auto nest = [&](const std::function<Function(Function)>& wrap) {
+    const Function first = wrap(inner);
+    const Function middle =
+        wrap([=](const at::Tensor& t) { return dropout(first(dropout(t).sin())).sin(); });
+    return wrap([=](const at::Tensor& t) { return dropout(middle(dropout(t).cos())); });
   };
+  const Tensors expected =
+      gradients_of([&] { return nest([](Function f) { return f; })(x_); }, {x_});
   for (const EarlyStop stop : {EarlyStop::kNever, EarlyStop::kWhenCheaper}) {
     options_.early_stop = stop;
-    EXPECT_TRUE(same_bits(
-        gradients_of([&] { return nest([&](auto&& f, const at::Tensor& t) { return checkpoint(options_, f, t); }); },
-                     {x_}),
-        gradients_of([&] { return nest([](auto&& f, const at::Tensor& t) { return f(t); }); }, {x_})));
+    const auto region = [&](const Function& f) -> Function {
+      return [f, options = options_](const at::Tensor& t) { return checkpoint(options, f, t); };
+    };
+    EXPECT_TRUE(same_bits(gradients_of([&] { return nest(region)(x_); }, {x_}), expected));
   }
 }
 
@@ -104,7 +113,9 @@ TEST_P(CheckpointRandom, DrawsBetweenForwardAndBackwardAreNotTakenBack) {
 
 TEST_P(CheckpointRandom, ACachedNormalSampleIsPartOfTheState) {
   // Normal draws come in pairs; the second of a pair waits in the generator.
-  const auto body = [](const at::Tensor& t) { return (t * torch::randn({1}) + torch::randn({1})).exp(); };
+  const auto body = [](const at::Tensor& t) {
+    return (t * torch::randn({1}) + torch::randn({1})).exp();
+  };
   const at::Tensor x = leaf({4});
   const auto step = [&](auto&& f) {
     torch::randn({1});
@@ -113,7 +124,9 @@ TEST_P(CheckpointRandom, ACachedNormalSampleIsPartOfTheState) {
     return y;
   };
   EXPECT_TRUE(same_bits(
-      gradients_of([&] { return step([&](const at::Tensor& t) { return checkpoint(options_, body, t); }); }, {x}),
+      gradients_of(
+          [&] { return step([&](const at::Tensor& t) { return checkpoint(options_, body, t); }); },
+          {x}),
       gradients_of([&] { return step(body); }, {x})));
 }
 
@@ -128,9 +141,11 @@ TEST_P(CheckpointRandom, AGeneratorOfTheUsersOwnIsReplayedAndPutBack) {
   const auto [expected, state] = run(body);
   const auto [unlisted, unlisted_state] =
       run([&](const at::Tensor& t) { return checkpoint(options_, body, t); });
-  EXPECT_FALSE(same_bits(unlisted, expected)) << "the generator is replayed although nobody named it";
+  EXPECT_FALSE(same_bits(unlisted, expected))
+      << "the generator is replayed although nobody named it";
   options_.generators = {generator};
-  const auto [actual, actual_state] = run([&](const at::Tensor& t) { return checkpoint(options_, body, t); });
+  const auto [actual, actual_state] =
+      run([&](const at::Tensor& t) { return checkpoint(options_, body, t); });
   EXPECT_TRUE(same_bits(actual, expected));
   EXPECT_TRUE(same_bits(actual_state, state));
 }
@@ -168,8 +183,8 @@ TEST(CheckpointRandomEarlyStop, LeavingTheFunctionEarlyPutsTheGeneratorBackToo) 
 }
 
 TEST(DeviceStatesOfArguments, MetaAndCpuTensorsHaveNoDeviceStates) {
-  std::map<std::string, std::vector<at::Tensor>> nested{
-      {"foo", {torch::rand({10}, torch::kMeta)}}, {"bar", {torch::rand({10}), at::Tensor()}}};
+  std::map<std::string, std::vector<at::Tensor>> nested{{"foo", {torch::rand({10}, torch::kMeta)}},
+                                                        {"bar", {torch::rand({10}), at::Tensor()}}};
   Tensors found;
   visit_tensors(nested, [&](at::Tensor& tensor) { found.push_back(tensor); });
   ASSERT_EQ(found.size(), 3u);
@@ -184,8 +199,9 @@ TEST(DeviceStatesOfArguments, SettingSkipsMetaDevicesAndRefusesListsOfDifferentL
   const at::Tensor before = default_generator_state();
   set_device_states({.devices = {c10::Device(c10::kMeta)}, .states = {before}});
   EXPECT_TRUE(same_bits(default_generator_state(), before));
-  const std::string text = error_of<UsageError>(
-      [&] { set_device_states({.devices = {c10::Device(c10::kMeta)}, .states = {before, before}}); });
+  const std::string text = error_of<UsageError>([&] {
+    set_device_states({.devices = {c10::Device(c10::kMeta)}, .states = {before, before}});
+  });
   EXPECT_TRUE(contains(text, "1"));
   EXPECT_TRUE(contains(text, "2"));
 }

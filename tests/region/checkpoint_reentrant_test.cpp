@@ -1,5 +1,5 @@
-// What is particular to the reentrant variant: its limits and their errors, the warning, and backward
-// calls inside backward calls.
+// What is particular to the reentrant variant: its limits and their errors, the warning, and
+// backward calls inside backward calls.
 #include "tests/region/testing.h"
 
 namespace reprise {
@@ -89,7 +89,8 @@ TEST_F(ReentrantCheckpoint, WarnsWhenNoInputRequiresGradAndOnlyThen) {
 TEST_F(ReentrantCheckpoint, OptionsThatOnlyTheOtherVariantHasAreRefusedByName) {
   int runs = 0;
   const auto refused = [&](const CheckpointOptions& options) {
-    const std::string text = error_of<UsageError>([&] { checkpoint(options, counted(runs, body), x_); });
+    const std::string text =
+        error_of<UsageError>([&] { checkpoint(options, counted(runs, body), x_); });
     EXPECT_TRUE(contains(text, "reentrant=false"));
     return text;
   };
@@ -156,17 +157,20 @@ TEST_F(ReentrantCheckpoint, NestingRecomputesOncePerLevel) {
 
 TEST_F(ReentrantCheckpoint, AHundredNestedRegionsSurviveAutogradsChangeOfThreads) {
   // The engine moves nested backward calls to other threads beyond a depth of 60.
-  std::function<at::Tensor(const at::Tensor&)> f = [](const at::Tensor& t) { return torch::dropout(t, 0.5, true).sin(); };
+  std::function<at::Tensor(const at::Tensor&)> f = [](const at::Tensor& t) {
+    return torch::dropout(t, 0.5, true).sin();
+  };
   for (int i = 0; i < 100; ++i) {
     f = [f](const at::Tensor& t) { return checkpoint(reentrant(), f, t * 1.015625); };
   }
-  EXPECT_TRUE(same_bits(gradients_of([&] { return f(x_); }, {x_}, 1), gradients_of(
-                                                                          [&] {
-                                                                            at::Tensor t = x_;
-                                                                            for (int i = 0; i < 100; ++i) t = t * 1.015625;
-                                                                            return torch::dropout(t, 0.5, true).sin();
-                                                                          },
-                                                                          {x_}, 1)));
+  EXPECT_TRUE(same_bits(gradients_of([&] { return f(x_); }, {x_}, 1),
+                        gradients_of(
+                            [&] {
+                              at::Tensor t = x_;
+                              for (int i = 0; i < 100; ++i) t = t * 1.015625;
+                              return torch::dropout(t, 0.5, true).sin();
+                            },
+                            {x_}, 1)));
   EXPECT_FALSE(is_recomputing());
 }
 
@@ -214,8 +218,9 @@ TEST_F(ReentrantCheckpoint, ASecondDerivativeIsNeverSilentlyMissing) {
 TEST_F(ReentrantCheckpoint, ResultsInPlaceChangedByTheCallerKeepRightGradients) {
   const auto step = [&](auto&& call) { return call().mul_(3).add_(x_).sin(); };
   const auto f = [](const at::Tensor& t) { return t.sin() * 2; };
-  EXPECT_TRUE(same_bits(gradients_of([&] { return step([&] { return checkpoint(reentrant(), f, x_); }); }, {x_}),
-                        gradients_of([&] { return step([&] { return f(x_); }); }, {x_})));
+  EXPECT_TRUE(same_bits(
+      gradients_of([&] { return step([&] { return checkpoint(reentrant(), f, x_); }); }, {x_}),
+      gradients_of([&] { return step([&] { return f(x_); }); }, {x_})));
 }
 
 TEST_F(ReentrantCheckpoint, TheGraphDiesWithItsResultAndAfterBackward) {

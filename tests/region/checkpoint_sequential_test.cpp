@@ -34,7 +34,8 @@ class CheckpointSequential : public ::testing::TestWithParam<Variant> {
   CheckpointOptions options_ = options_of(GetParam());
 };
 INSTANTIATE_TEST_SUITE_P(Variants, CheckpointSequential,
-                         ::testing::Values(Variant::kNonReentrant, Variant::kReentrant), variant_name);
+                         ::testing::Values(Variant::kNonReentrant, Variant::kReentrant),
+                         variant_name);
 
 TEST_P(CheckpointSequential, AllSegmentsButTheLastRunAgainInBackward) {
   const at::Tensor x = leaf({3, 4});
@@ -75,18 +76,23 @@ TEST_P(CheckpointSequential, ResultsAndGradientsAreThoseOfTheModel) {
   for (std::int64_t segments = 1; segments <= 6; ++segments) {
     EXPECT_TRUE(same_bits(checkpoint_sequential(model, segments, x, options_), y));
     EXPECT_TRUE(same_bits(
-        gradients_of([&] { return checkpoint_sequential(model, segments, x, options_); }, leaves), expected));
+        gradients_of([&] { return checkpoint_sequential(model, segments, x, options_); }, leaves),
+        expected));
     EXPECT_TRUE(same_bits(
-        gradients_of([&] { return checkpoint_sequential(list, segments, x, options_); }, leaves), expected));
+        gradients_of([&] { return checkpoint_sequential(list, segments, x, options_); }, leaves),
+        expected));
     EXPECT_TRUE(same_bits(
-        gradients_of([&] { return checkpoint_sequential(functions, segments, x, options_); }, leaves), expected));
+        gradients_of([&] { return checkpoint_sequential(functions, segments, x, options_); },
+                     leaves),
+        expected));
   }
 }
 
 TEST_P(CheckpointSequential, AModuleListsModulesCanBeGiven) {
   torch::nn::ModuleList modules(Linear(10, 8), Linear(8, 6), Linear(6, 4), Linear(4, 2));
   std::vector<Linear> list;
-  for (const auto& module : *modules) list.emplace_back(std::dynamic_pointer_cast<torch::nn::LinearImpl>(module));
+  for (const auto& module : *modules)
+    list.emplace_back(std::dynamic_pointer_cast<torch::nn::LinearImpl>(module));
   const at::Tensor x = leaf({3, 10});
   Tensors leaves = modules->parameters();
   leaves.push_back(x);
@@ -95,8 +101,9 @@ TEST_P(CheckpointSequential, AModuleListsModulesCanBeGiven) {
     for (Linear& linear : list) t = linear->forward(t);
     return t;
   };
-  EXPECT_TRUE(same_bits(gradients_of([&] { return checkpoint_sequential(list, 2, x, options_); }, leaves),
-                        gradients_of(plain, leaves)));
+  EXPECT_TRUE(
+      same_bits(gradients_of([&] { return checkpoint_sequential(list, 2, x, options_); }, leaves),
+                gradients_of(plain, leaves)));
 }
 
 TEST_P(CheckpointSequential, TheGraphMayOutliveTheListOfFunctions) {
@@ -105,11 +112,14 @@ TEST_P(CheckpointSequential, TheGraphMayOutliveTheListOfFunctions) {
   {
     std::vector<TensorFunction> functions(4, [](const at::Tensor& t) { return t.sin().exp(); });
     y = checkpoint_sequential(functions, 4, x, options_);
-    functions.assign(4, [](const at::Tensor&) -> at::Tensor { throw std::logic_error("replaced"); });
+    functions.assign(4,
+                     [](const at::Tensor&) -> at::Tensor { throw std::logic_error("replaced"); });
   }
   y.sum().backward();
   const Tensors actual = take_gradients({x});
-  EXPECT_TRUE(same_bits(actual, gradients_of([&] { return x.sin().exp().sin().exp().sin().exp().sin().exp(); }, {x})));
+  EXPECT_TRUE(same_bits(
+      actual,
+      gradients_of([&] { return x.sin().exp().sin().exp().sin().exp().sin().exp(); }, {x})));
 }
 
 TEST_P(CheckpointSequential, ImpossibleNumbersOfSegmentsAreRefusedWithBothNumbers) {
@@ -119,7 +129,8 @@ TEST_P(CheckpointSequential, ImpossibleNumbersOfSegmentsAreRefusedWithBothNumber
   const auto refused = [&](std::int64_t segments) {
     return error_of<UsageError>([&] { checkpoint_sequential(modules, segments, x, options_); });
   };
-  for (const std::int64_t segments : {std::int64_t{4}, std::int64_t{0}, std::int64_t{-2}, INT64_MAX, INT64_MIN}) {
+  for (const std::int64_t segments :
+       {std::int64_t{4}, std::int64_t{0}, std::int64_t{-2}, INT64_MAX, INT64_MIN}) {
     const std::string text = refused(segments);
     EXPECT_TRUE(contains(text, "segments is " + std::to_string(segments)));
     EXPECT_TRUE(contains(text, "between 1 and"));
@@ -130,9 +141,12 @@ TEST_P(CheckpointSequential, ImpossibleNumbersOfSegmentsAreRefusedWithBothNumber
 
 TEST_P(CheckpointSequential, AnEmptyListIsRefused) {
   const at::Tensor x = leaf({2});
-  EXPECT_TRUE(contains(error_of<UsageError>([&] { checkpoint_sequential(Sequential(), 1, x, options_); }), "empty"));
   EXPECT_TRUE(contains(
-      error_of<UsageError>([&] { checkpoint_sequential(std::vector<TensorFunction>(), 0, x, options_); }), "empty"));
+      error_of<UsageError>([&] { checkpoint_sequential(Sequential(), 1, x, options_); }), "empty"));
+  EXPECT_TRUE(contains(error_of<UsageError>([&] {
+                         checkpoint_sequential(std::vector<TensorFunction>(), 0, x, options_);
+                       }),
+                       "empty"));
 }
 
 TEST_P(CheckpointSequential, WithoutGradModeTheModulesAreSimplyCalled) {
@@ -148,10 +162,12 @@ TEST(CheckpointSequentialVariants, GradWorksWithOneVariantAndIsRefusedByTheOther
   Sequential model(Linear(100, 50), ReLU(), Linear(50, 20), ReLU(), Linear(20, 5), ReLU());
   const at::Tensor x = leaf({1, 100});
   const auto grad = [&](const at::Tensor& y) {
-    return torch::autograd::grad({y}, {x}, {torch::ones({1, 5})}, std::nullopt, /*create_graph=*/true);
+    return torch::autograd::grad({y}, {x}, {torch::ones({1, 5})}, std::nullopt,
+                                 /*create_graph=*/true);
   };
   EXPECT_TRUE(contains(
-      error_of<DeterminismError>([&] { grad(checkpoint_sequential(model, 2, x, reentrant())); }), "incompatible"));
+      error_of<DeterminismError>([&] { grad(checkpoint_sequential(model, 2, x, reentrant())); }),
+      "incompatible"));
   EXPECT_TRUE(same_bits(grad(checkpoint_sequential(model, 2, x)), grad(model->forward(x))));
 }
 

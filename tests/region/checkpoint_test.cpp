@@ -20,7 +20,8 @@ class Checkpoint : public ::testing::TestWithParam<Variant> {
   CheckpointOptions options_ = options_of(GetParam());
 };
 INSTANTIATE_TEST_SUITE_P(Variants, Checkpoint,
-                         ::testing::Values(Variant::kNonReentrant, Variant::kReentrant), variant_name);
+                         ::testing::Values(Variant::kNonReentrant, Variant::kReentrant),
+                         variant_name);
 
 TEST_P(Checkpoint, ResultAndGradientsAreThoseOfThePlainCall) {
   const at::Tensor x = leaf({6, 6}), w = leaf({6, 6});
@@ -52,7 +53,8 @@ TEST_P(Checkpoint, RetainGraphAllowsSeveralBackwardCallsEachWithItsOwnRecomputat
 
 TEST_P(Checkpoint, ASecondBackwardWithoutRetainGraphIsAutogradsOwnError) {
   const at::Tensor x = leaf();
-  const at::Tensor y = checkpoint(options_, [](const at::Tensor& t) { return t.sin().exp(); }, x);
+  const at::Tensor y = checkpoint(
+      options_, [](const at::Tensor& t) { return t.sin().exp(); }, x);
   y.sum().backward();
   EXPECT_TRUE(contains(error_of<c10::Error>([&] { y.sum().backward(); }),
                        "Trying to backward through the graph a second time"));
@@ -70,7 +72,8 @@ TEST_P(Checkpoint, GradientsOfSeveralRegionsAddUp) {
       },
       {x, w});
   for (std::size_t i = 0; i < actual.size(); ++i) {
-    // A reentrant region adds up inside before it adds to the outside: another order, other rounding.
+    // A reentrant region adds up inside before it adds to the outside: another order, other
+    // rounding.
     if (options_.reentrant) {
       EXPECT_TRUE(torch::allclose(actual[i], expected[i]));
     } else {
@@ -88,13 +91,15 @@ TEST_P(Checkpoint, TwoThousandRegionsInARowDoNotOverflowTheStack) {
   };
   const auto step = [](const at::Tensor& t) { return t.sin() * 1.0009765625; };
   EXPECT_TRUE(same_bits(
-      gradients_of([&] { return chain([&](const at::Tensor& t) { return checkpoint(options_, step, t); }); },
-                   {x}),
+      gradients_of(
+          [&] { return chain([&](const at::Tensor& t) { return checkpoint(options_, step, t); }); },
+          {x}),
       gradients_of([&] { return chain(step); }, {x})));
 }
 
 TEST_P(Checkpoint, TwoThousandRegionsJoinedInOneLossDoNotOverflowTheStack) {
-  torch::nn::Sequential module(torch::nn::Linear(10, 32), torch::nn::ReLU(), torch::nn::Linear(32, 10));
+  torch::nn::Sequential module(torch::nn::Linear(10, 32), torch::nn::ReLU(),
+                               torch::nn::Linear(32, 10));
   Tensors inputs;
   for (int i = 0; i < 2000; ++i) inputs.push_back(torch::rand({1, 10}).requires_grad_(true));
   const auto joined = [&](auto&& f) {
@@ -102,7 +107,9 @@ TEST_P(Checkpoint, TwoThousandRegionsJoinedInOneLossDoNotOverflowTheStack) {
     for (const at::Tensor& input : inputs) features.push_back(f(input));
     return torch::stack(features).mean();
   };
-  const auto plain = [&] { return joined([&](const at::Tensor& t) { return module->forward(t); }); };
+  const auto plain = [&] {
+    return joined([&](const at::Tensor& t) { return module->forward(t); });
+  };
   const auto regions = [&] {
     return joined([&](const at::Tensor& t) { return checkpoint(options_, module, t); });
   };
@@ -114,7 +121,10 @@ TEST_P(Checkpoint, AParameterUsedInsideAndOutsideHasItsHookCalledOncePerAccumula
   int calls = 0;
   const auto hook = w.register_hook([&](const at::Tensor&) { ++calls; });
   const at::Tensor h = w * x;
-  checkpoint(options_, [&](const at::Tensor& t) { return w * t; }, h).sum().backward();
+  checkpoint(
+      options_, [&](const at::Tensor& t) { return w * t; }, h)
+      .sum()
+      .backward();
   // A reentrant region runs a backward of its own inside, which accumulates a first time.
   EXPECT_EQ(calls, options_.reentrant ? 2 : 1);
   w.remove_hook(hook);
@@ -136,7 +146,8 @@ TEST_P(Checkpoint, FlagsTellTheFunctionWhereItIs) {
   y.sum().backward();
   look();
   using Flags = std::vector<std::pair<bool, bool>>;
-  EXPECT_EQ(seen, (Flags{{false, false}, {true, false}, {false, false}, {false, true}, {false, false}}));
+  EXPECT_EQ(seen,
+            (Flags{{false, false}, {true, false}, {false, false}, {false, true}, {false, false}}));
 }
 
 TEST_P(Checkpoint, WithoutGradModeTheFunctionIsSimplyCalledAndLetGo) {
@@ -204,7 +215,8 @@ TEST_F(NonReentrantCheckpoint, AutogradGradGivesThePlainGradients) {
 TEST_F(NonReentrantCheckpoint, DoubleBackwardGivesThePlainSecondDerivatives) {
   const at::Tensor x = leaf({6, 6}), w = leaf({6, 6});
   const auto second = [&](const at::Tensor& y) {
-    const auto first = torch::autograd::grad({y.sum()}, {x, w}, {}, std::nullopt, /*create_graph=*/true);
+    const auto first =
+        torch::autograd::grad({y.sum()}, {x, w}, {}, std::nullopt, /*create_graph=*/true);
     return torch::autograd::grad({(first[0] * first[1].t()).sum()}, {x, w});
   };
   EXPECT_TRUE(same_bits(second(checkpoint(network, x, w)), second(network(x, w))));
@@ -216,8 +228,10 @@ TEST_F(NonReentrantCheckpoint, BackwardMayCoverAPartOfTheGraphAndTheRestLater) {
   const auto pair = [](const at::Tensor& t) { return std::pair(t.sin().cos(), t.exp().tanh()); };
   const auto [a, b] = checkpoint(counted(runs, pair), x);
   const auto [plain_a, plain_b] = pair(x);
-  EXPECT_TRUE(same_bits(torch::autograd::grad({a.sum()}, {x}), torch::autograd::grad({plain_a.sum()}, {x})));
-  EXPECT_TRUE(same_bits(torch::autograd::grad({b.sum()}, {x}), torch::autograd::grad({plain_b.sum()}, {x})));
+  EXPECT_TRUE(same_bits(torch::autograd::grad({a.sum()}, {x}),
+                        torch::autograd::grad({plain_a.sum()}, {x})));
+  EXPECT_TRUE(same_bits(torch::autograd::grad({b.sum()}, {x}),
+                        torch::autograd::grad({plain_b.sum()}, {x})));
   EXPECT_EQ(runs, 3);
 }
 
@@ -234,7 +248,8 @@ TEST_F(NonReentrantCheckpoint, GradMayStopAtATensorInsideTheRegion) {
 }
 
 TEST_F(NonReentrantCheckpoint, AnInputWithoutGradientIsNoObstacle) {
-  torch::nn::Sequential module(torch::nn::Linear(10, 32), torch::nn::ReLU(), torch::nn::Linear(32, 10));
+  torch::nn::Sequential module(torch::nn::Linear(10, 32), torch::nn::ReLU(),
+                               torch::nn::Linear(32, 10));
   Tensors inputs;
   for (int i = 0; i < 2000; ++i) inputs.push_back(torch::rand({1, 10}));
   const auto joined = [&](auto&& f) {
@@ -243,8 +258,9 @@ TEST_F(NonReentrantCheckpoint, AnInputWithoutGradientIsNoObstacle) {
     return torch::stack(features).mean();
   };
   EXPECT_TRUE(same_bits(
-      gradients_of([&] { return joined([&](const at::Tensor& t) { return checkpoint(module, t); }); },
-                   module->parameters()),
+      gradients_of(
+          [&] { return joined([&](const at::Tensor& t) { return checkpoint(module, t); }); },
+          module->parameters()),
       gradients_of([&] { return joined([&](const at::Tensor& t) { return module->forward(t); }); },
                    module->parameters())));
 }

@@ -1,6 +1,6 @@
-// Regions on several threads: backward calls of two threads over one graph, regions that run at the same
-// time, and state that belongs to the thread. (In PyTorch such programs get wrong or no gradients:
-// pytorch#96764.)
+// Regions on several threads: backward calls of two threads over one graph, regions that run at the
+// same time, and state that belongs to the thread. (In PyTorch such programs get wrong or no
+// gradients: pytorch#96764.)
 #include "tests/region/testing.h"
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -41,20 +41,19 @@ class CheckpointThreads : public ::testing::Test {
 };
 
 TEST_F(CheckpointThreads, TwoThreadsMayRunBackwardOverOneGraphOfDropoutRegions) {
-  const auto model = [&](auto&& block) {
-    return block(block(block(x_, w_), w_), w_).sum();
-  };
+  const auto model = [&](auto&& block) { return block(block(block(x_, w_), w_), w_).sum(); };
   torch::manual_seed(1);
   const at::Tensor plain = model(dropout_block);
   const Tensors expected = torch::autograd::grad({plain}, {x_, w_});
   torch::manual_seed(1);
-  const at::Tensor loss =
-      model([](const at::Tensor& x, const at::Tensor& w) { return checkpoint(dropout_block, x, w); });
+  const at::Tensor loss = model(
+      [](const at::Tensor& x, const at::Tensor& w) { return checkpoint(dropout_block, x, w); });
   const at::Tensor state = at::detail::getDefaultCPUGenerator().get_state();
   std::atomic<int> wrong{0};
   on_threads(2, [&](int) {
     for (int i = 0; i < kIterations; ++i) {
-      if (!same_bits(torch::autograd::grad({loss}, {x_, w_}, {}, /*retain_graph=*/true), expected)) ++wrong;
+      if (!same_bits(torch::autograd::grad({loss}, {x_, w_}, {}, /*retain_graph=*/true), expected))
+        ++wrong;
     }
   });
   EXPECT_EQ(wrong, 0);
@@ -73,7 +72,8 @@ TEST_F(CheckpointThreads, TwoThreadsMayRunBackwardOverNestedRegions) {
   std::atomic<int> wrong{0};
   on_threads(3, [&](int) {
     for (int i = 0; i < kIterations / 2; ++i) {
-      if (!same_bits(torch::autograd::grad({loss}, {x_, w_}, {}, /*retain_graph=*/true), expected)) ++wrong;
+      if (!same_bits(torch::autograd::grad({loss}, {x_, w_}, {}, /*retain_graph=*/true), expected))
+        ++wrong;
     }
   });
   EXPECT_EQ(wrong, 0);
@@ -85,7 +85,9 @@ TEST_F(CheckpointThreads, ARegionWithoutDrawsDoesNotDisturbAnothersReplay) {
   torch::manual_seed(1);
   const at::Tensor random = checkpoint(dropout_block, x_, w_).sum();
   const at::Tensor state = at::detail::getDefaultCPUGenerator().get_state();
-  const auto calm_block = [](const at::Tensor& x, const at::Tensor& w) { return (x * w).exp().sin(); };
+  const auto calm_block = [](const at::Tensor& x, const at::Tensor& w) {
+    return (x * w).exp().sin();
+  };
   const Tensors calm_expected = torch::autograd::grad({calm_block(x_, w_).sum()}, {x_, w_});
   const at::Tensor calm = checkpoint(calm_block, x_, w_).sum();
   std::atomic<int> wrong{0};
@@ -137,8 +139,9 @@ TEST_F(CheckpointThreads, AnotherThreadMayRunTheBackwardOfAReentrantRegion) {
 
 TEST_F(CheckpointThreads, TwoThreadsMayRunTheBackwardOfReentrantRegionsOverOneGraph) {
   torch::manual_seed(1);
-  const at::Tensor loss = checkpoint(reentrant(), dropout_block,
-                                     checkpoint(reentrant(), dropout_block, x_, w_), w_).sum();
+  const at::Tensor loss =
+      checkpoint(reentrant(), dropout_block, checkpoint(reentrant(), dropout_block, x_, w_), w_)
+          .sum();
   torch::manual_seed(1);
   const at::Tensor plain = dropout_block(dropout_block(x_, w_), w_).sum();
   const at::Tensor expected = torch::autograd::grad({plain}, {x_})[0];
@@ -190,7 +193,8 @@ TEST_F(CheckpointThreads, AFailingBackwardOnOneThreadLeavesTheOthersRight) {
   thread_local bool fail = false;
   const at::Tensor loss = checkpoint(
                               [](const at::Tensor& x, const at::Tensor& w) {
-                                if (fail && is_recomputing()) throw std::runtime_error("this thread fails");
+                                if (fail && is_recomputing())
+                                  throw std::runtime_error("this thread fails");
                                 return (x * w).exp().sin();
                               },
                               x_, w_)

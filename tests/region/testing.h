@@ -1,5 +1,5 @@
-// What the tests of regions share: gradients compared bit by bit, errors with their texts, and the means
-// to see that a graph, a tensor or a byte is really gone.
+// What the tests of regions share: gradients compared bit by bit, errors with their texts, and the
+// means to see that a graph, a tensor or a byte is really gone.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -63,13 +63,13 @@ inline at::Tensor leaf(at::IntArrayRef sizes = {4, 5}) {
 // Equal dtype, shape and bytes: what the library promises of gradients. Undefined equals undefined.
 inline ::testing::AssertionResult same_bits(const at::Tensor& actual, const at::Tensor& expected) {
   if (actual.defined() != expected.defined()) {
-    return ::testing::AssertionFailure() << "defined: " << actual.defined() << " against "
-                                         << expected.defined();
+    return ::testing::AssertionFailure()
+           << "defined: " << actual.defined() << " against " << expected.defined();
   }
   if (!actual.defined()) return ::testing::AssertionSuccess();
   if (actual.dtype() != expected.dtype() || actual.sizes() != expected.sizes()) {
-    return ::testing::AssertionFailure()
-           << actual.toString() << actual.sizes() << " against " << expected.toString() << expected.sizes();
+    return ::testing::AssertionFailure() << actual.toString() << actual.sizes() << " against "
+                                         << expected.toString() << expected.sizes();
   }
   const at::Tensor a = actual.detach().cpu().contiguous();
   const at::Tensor b = expected.detach().cpu().contiguous();
@@ -77,7 +77,8 @@ inline ::testing::AssertionResult same_bits(const at::Tensor& actual, const at::
     return ::testing::AssertionSuccess();
   }
   return ::testing::AssertionFailure()
-         << "largest difference " << (a - b).abs().max().item<double>() << " in " << a.toString() << a.sizes();
+         << "largest difference " << (a - b).abs().max().item<double>() << " in " << a.toString()
+         << a.sizes();
 }
 
 inline ::testing::AssertionResult same_bits(const Tensors& actual, const Tensors& expected) {
@@ -85,7 +86,8 @@ inline ::testing::AssertionResult same_bits(const Tensors& actual, const Tensors
     return ::testing::AssertionFailure() << actual.size() << " tensors against " << expected.size();
   }
   for (std::size_t i = 0; i < actual.size(); ++i) {
-    if (auto result = same_bits(actual[i], expected[i]); !result) return result << " (tensor " << i << ")";
+    if (auto result = same_bits(actual[i], expected[i]); !result)
+      return result << " (tensor " << i << ")";
   }
   return ::testing::AssertionSuccess();
 }
@@ -100,7 +102,8 @@ inline Tensors take_gradients(const Tensors& leaves) {
   return gradients;
 }
 
-// Seeds the default generator, runs `forward` and backward of its sum, and returns the leaves' gradients.
+// Seeds the default generator, runs `forward` and backward of its sum, and returns the leaves'
+// gradients.
 template <class F>
 Tensors gradients_of(F&& forward, const Tensors& leaves, std::uint64_t seed = 2016) {
   torch::manual_seed(seed);
@@ -110,7 +113,8 @@ Tensors gradients_of(F&& forward, const Tensors& leaves, std::uint64_t seed = 20
   return take_gradients(leaves);
 }
 
-// The text of the E that `f` throws; a failed expectation and an empty text if it throws anything else.
+// The text of the E that `f` throws; a failed expectation and an empty text if it throws anything
+// else.
 template <class E, class F>
 std::string error_of(F&& f) {
   try {
@@ -139,8 +143,8 @@ auto counted(int& runs, F f) {
   };
 }
 
-// Weak references to every node of an autograd graph, to see whether the graph has died. Nodes are held
-// by shared_ptr up to LibTorch 2.12 and by intrusive_ptr from 2.13 on.
+// Weak references to every node of an autograd graph, to see whether the graph has died. Nodes are
+// held by shared_ptr up to LibTorch 2.12 and by intrusive_ptr from 2.13 on.
 class GraphWatch {
  public:
   void add(const at::Tensor& root) {

@@ -1,0 +1,133 @@
+// See program.h.
+#include "tests/apps/program.h"
+
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <pty.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+
+#include "apps/reprise/commands.h"
+
+namespace reprise::app {
+
+namespace fs = std::filesystem;
+
+Finished run_here(const Arguments& arguments) {
+  std::vector<const char*> argv{"reprise"};
+  for (const std::string& argument : arguments) argv.push_back(argument.c_str());
+  testing::internal::CaptureStdout();
+  testing::internal::CaptureStderr();
+  const int exit_code = run_command_line(static_cast<int>(argv.size()), argv.data());
+  std::fflush(stdout);
+  return {exit_code, testing::internal::GetCapturedStdout(), testing::internal::GetCapturedStderr()};
+}
+
+namespace {
+
+[[noreturn]] void become_reprise(const Arguments& arguments) {
+  std::vector<char*> argv{const_cast<char*>("reprise")};
+  for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
+  argv.push_back(nullptr);
+  execv(REPRISE_CLI, argv.data());
+  _exit(127);
+}
+
+// Returns false at the end of the stream. A terminal ends with an error.
+bool append_what_is_there(int fd, std::string& text) {
+  char buffer[4096];
+  const ssize_t count = read(fd, buffer, sizeof buffer);
+  if (count > 0) text.append(buffer, static_cast<std::size_t>(count));
+  return count > 0;
+}
+
+}  // namespace
+
+Process::Process(const Arguments& arguments, bool terminal) {
+  if (terminal) {
+    winsize size = {};
+    size.ws_row = 24;
+    size.ws_col = 80;
+    pid_ = forkpty(&out_, nullptr, nullptr, &size);
+    if (pid_ == 0) {
+      setenv("TERM", "xterm", 1);
+      become_reprise(arguments);
+    }
+    return;
+  }
+  int out[2], err[2];
+  if (pipe(out) != 0 || pipe(err) != 0) std::abort();
+  pid_ = fork();
+  if (pid_ == 0) {
+    dup2(out[1], STDOUT_FILENO);
+    dup2(err[1], STDERR_FILENO);
+    for (const int fd : {out[0], out[1], err[0], err[1]}) close(fd);
+    become_reprise(arguments);
+  }
+  close(out[1]);
+  close(err[1]);
+  out_ = out[0];
+  err_ = err[0];
+}
+
+Process::~Process() {
+  if (pid_ > 0) {
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+  }
+  if (out_ >= 0) close(out_);
+  if (err_ >= 0) close(err_);
+}
+
+void Process::send(int signal) const { kill(pid_, signal); }
+
+Finished Process::wait() {
+  Finished result;
+  pollfd streams[2] = {{out_, POLLIN, 0}, {err_, POLLIN, 0}};
+  while (streams[0].fd >= 0 || streams[1].fd >= 0) {
+    poll(streams, 2, -1);
+    if (streams[0].revents && !append_what_is_there(out_, result.out)) streams[0].fd = -1;
+    if (streams[1].revents && !append_what_is_there(err_, result.err)) streams[1].fd = -1;
+  }
+  int status = 0;
+  waitpid(pid_, &status, 0);
+  pid_ = -1;
+  result.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+  return result;
+}
+
+Arguments words(const std::string& text) {
+  std::istringstream stream(text);
+  return {std::istream_iterator<std::string>(stream), {}};
+}
+
+Arguments tiny_run(const std::string& command, const std::string& more) {
+  return words(command +
+               " --layers 3 --width 16 --heads 2 --context 16 --batch 2 --device cpu --threads 1 --data " +
+               REPRISE_SOURCE_DIR + "/tests/apps " + more);
+}
+
+TemporaryFolder::TemporaryFolder() {
+  std::string name = (fs::temp_directory_path() / "reprise-test-XXXXXX").string();
+  if (!mkdtemp(name.data())) std::abort();
+  path_ = name;
+}
+
+TemporaryFolder::~TemporaryFolder() { fs::remove_all(path_); }
+
+std::string contents(const fs::path& file) {
+  std::ifstream stream(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(stream), {}};
+}
+
+void write_file(const fs::path& file, const std::string& text) {
+  std::ofstream(file, std::ios::binary) << text;
+}
+
+}  // namespace reprise::app

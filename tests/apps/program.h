@@ -1,0 +1,65 @@
+// Runs `reprise` for the tests: in this process, where only its output counts, or as a process of its own,
+// where signals, terminals and sudden death do.
+#pragma once
+
+#include <sys/types.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace reprise::app {
+
+using Arguments = std::vector<std::string>;
+
+struct Finished {
+  int exit_code = 0;  // -N if signal N ended it
+  std::string out;
+  std::string err;
+};
+
+// Calls run_command_line().
+Finished run_here(const Arguments& arguments);
+
+// A started `reprise`. The destructor kills what still runs.
+class Process {
+ public:
+  // With a terminal, stdout and stderr both go to it and are read as `out`; it has 80 columns.
+  explicit Process(const Arguments& arguments, bool terminal = false);
+  ~Process();
+  Process(const Process&) = delete;
+  Process& operator=(const Process&) = delete;
+
+  void send(int signal) const;
+  Finished wait();
+
+ private:
+  pid_t pid_ = -1;
+  int out_ = -1, err_ = -1;
+};
+
+// Words of a command line, split at spaces.
+Arguments words(const std::string& text);
+
+// A tiny model on this folder's own text: a step takes about a millisecond.
+Arguments tiny_run(const std::string& command, const std::string& more = "");
+
+// A folder that goes away with the object.
+class TemporaryFolder {
+ public:
+  TemporaryFolder();
+  ~TemporaryFolder();
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+
+  const std::filesystem::path& path() const { return path_; }
+  std::string operator/(const std::string& name) const { return (path_ / name).string(); }
+
+ private:
+  std::filesystem::path path_;
+};
+
+std::string contents(const std::filesystem::path& file);
+void write_file(const std::filesystem::path& file, const std::string& text);
+
+}  // namespace reprise::app
