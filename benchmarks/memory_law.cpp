@@ -120,7 +120,8 @@ constexpr Strategy kStrategies[] = {
 
 struct Series {
   std::vector<Point> peaks;
-  std::vector<Point> extra_forwards;  // layers run beyond L, divided by L
+  std::vector<Point> layers_again;    // layers run beyond L
+  std::vector<Point> extra_forwards;  // the same divided by L
   std::vector<Point> times;
 };
 
@@ -148,9 +149,11 @@ void measure(Session& session, int depth, std::map<std::string, Series>& series)
     const PeakScope scope;
     step();
     const double peak = scope.peak_above_start().megabytes();
-    const double ran = static_cast<double>(chain->layers_run() - before);
-    series[strategy.name].peaks.push_back({double(depth), peak});
-    series[strategy.name].extra_forwards.push_back({double(depth), ran / depth - 1});
+    const auto again = static_cast<double>(chain->layers_run() - before - depth);
+    Series& ours = series[strategy.name];
+    ours.peaks.push_back({double(depth), peak});
+    ours.layers_again.push_back({double(depth), again});
+    ours.extra_forwards.push_back({double(depth), again / depth});
     report_exact(session, fmt::format("peak, {}, L={}", strategy.name, depth), peak, "MB");
     race.add(strategy.name, step);
   }
@@ -192,16 +195,16 @@ void memory_law(Session& session) {
     report_exact(session, std::string("extra forwards, ") + strategy,
                  farthest_from_one(series[strategy].extra_forwards), "×forward", one);
   }
-  exponent("layers run again", "from-input",
-           [&] {
-             std::vector<Point> layers = series["from-input"].extra_forwards;
-             for (Point& point : layers) point.value *= point.depth;
-             return layers;
-           }(),
+  exponent("layers run again", "from-input", series["from-input"].layers_again,
            {.at_most = 2.1, .at_least = 1.9});
-  for (const Strategy& strategy : kStrategies) {
-    exponent("time", strategy.name, series[strategy.name].times);
+  for (const char* strategy : {"none", "sqrt", "every-block"}) {
+    exponent("time", strategy, series[strategy].times);
   }
+  std::vector<Point> beyond_plain = series["from-input"].times;
+  for (std::size_t i = 0; i < beyond_plain.size(); ++i) {
+    beyond_plain[i].value -= series["none"].times[i].value;
+  }
+  exponent("time beyond none", "from-input", beyond_plain);
 }
 
 }  // namespace reprise::bench

@@ -8,9 +8,12 @@ if(PROJECT_IS_TOP_LEVEL)
   if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
     set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
   endif()
+  # NDEBUG everywhere: without it LibTorch's headers give some classes (at::RecordFunction) more members than
+  # they have in the shipped libraries, which are built with it.
   set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG")
+  set(CMAKE_CXX_FLAGS_DEBUG "-O0 -g -DNDEBUG")
   # Line tables only: full debug information of LibTorch's headers makes every object file huge.
-  set(CMAKE_CXX_FLAGS_SANITIZE "-O1 -g1 -fno-omit-frame-pointer")
+  set(CMAKE_CXX_FLAGS_SANITIZE "-O1 -g1 -fno-omit-frame-pointer -DNDEBUG")
   set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
   set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
   set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib)
@@ -29,11 +32,15 @@ endif()
 # Applies the above to a target of ours.
 function(reprise_compile target)
   target_compile_features(${target} PUBLIC cxx_std_20)
+  # LibTorch is built with it, and some of its classes (at::RecordFunction) have another layout without.
+  target_compile_definitions(${target} PRIVATE NDEBUG)
   set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF)
   target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic
     $<$<BOOL:${REPRISE_WERROR}>:-Werror> ${reprise_pch_flags})
   if(REPRISE_SANITIZE)
-    target_compile_options(${target} PRIVATE -fsanitize=${REPRISE_SANITIZE} -fno-sanitize-recover=all)
+    # The checks' own branches make the compiler see uninitialized values where there are none.
+    target_compile_options(${target} PRIVATE -fsanitize=${REPRISE_SANITIZE} -fno-sanitize-recover=all
+      -Wno-maybe-uninitialized)
     if(REPRISE_SANITIZE MATCHES undefined)
       # vptr checks need the type information of LibTorch's hidden classes; they would be false alarms.
       target_compile_options(${target} PRIVATE -fno-sanitize=vptr)

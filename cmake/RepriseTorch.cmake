@@ -30,7 +30,6 @@ function(reprise_find_torch error_variable)
   set(${error_variable} "${error}" PARENT_SCOPE)
 endfunction()
 
-
 # Gives the caller dir and origin (for messages), or error.
 function(_reprise_locate_torch hint)
   set(dir "")

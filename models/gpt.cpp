@@ -74,7 +74,8 @@ at::Tensor GptBlockImpl::forward(const at::Tensor& x) {
 
 at::Tensor GptBlockImpl::attend(const at::Tensor& x) {
   const auto batch = x.size(0), time = x.size(1), width = x.size(2);
-  const auto parts = qkv_(x).view({batch, time, 3, heads_, width / heads_}).permute({2, 0, 3, 1, 4});
+  const auto parts =
+      qkv_(x).view({batch, time, 3, heads_, width / heads_}).permute({2, 0, 3, 1, 4});
   const auto q = parts.select(0, 0), k = parts.select(0, 1), v = parts.select(0, 2);
   const auto mixed = fused_ ? fused_attention(q, k, v) : unfused_attention(q, k, v);
   return mixed.transpose(1, 2).reshape({batch, time, width});
@@ -112,15 +113,15 @@ GptImpl::GptImpl(const GptOptions& options)
   }
   register_module("final_norm", final_norm_);
   if (!options.tied_head) {
-    own_head_ = register_module("head", torch::nn::Linear(torch::nn::LinearOptions(
-                                            options.width, options.vocabulary)
-                                                              .bias(false)));
+    own_head_ = register_module(
+        "head",
+        torch::nn::Linear(torch::nn::LinearOptions(options.width, options.vocabulary).bias(false)));
   }
   initialise();
 }
 
-// As GPT-2: N(0, 0.02), biases zero, and the matrices that write to the residual stream scaled down by the
-// number of times it is written to, so that its variance does not grow with depth.
+// As GPT-2: N(0, 0.02), biases zero, and the matrices that write to the residual stream scaled down
+// by the number of times it is written to, so that its variance does not grow with depth.
 void GptImpl::initialise() {
   c10::NoGradGuard no_grad;
   const double residual_deviation =

@@ -1,10 +1,10 @@
 // A GPT of any size: the model that the command line trains and the benchmarks measure.
 //
-// Pre-norm blocks with learned positions (Radford et al., "Language Models are Unsupervised Multitask
-// Learners", 2019; initialised as there): x + attention(norm(x)), then x + mlp(norm(x)), where the MLP is
-// four times as wide and uses GELU. Dropout follows the embeddings, the attention weights and both
-// residual branches. The parts can be run one by one (embed, each block, head), which is what a
-// checkpointing strategy needs.
+// Pre-norm blocks with learned positions (Radford et al., "Language Models are Unsupervised
+// Multitask Learners", 2019; initialised as there): x + attention(norm(x)), then x + mlp(norm(x)),
+// where the MLP is four times as wide and uses GELU. Dropout follows the embeddings, the attention
+// weights and both residual branches. The parts can be run one by one (embed, each block, head),
+// which is what a checkpointing strategy needs.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -27,8 +27,9 @@ struct GptOptions {
   std::int64_t vocabulary = 256;  // 256: one token a byte
   double dropout = 0.1;           // probability in [0, 1)
   // true: at::scaled_dot_product_attention, which never stores the [context, context] weights where
-  // LibTorch has a fused kernel (on the CPU: with dropout 0). false: matmul, mask, softmax, dropout, matmul,
-  // whose activations grow with the square of the context; the case that checkpointing helps most.
+  // LibTorch has a fused kernel (on the CPU: with dropout 0). false: matmul, mask, softmax,
+  // dropout, matmul, whose activations grow with the square of the context; the case that
+  // checkpointing helps most.
   bool fused_attention = true;
   // true, as GPT-2: the head multiplies by the token embedding. false: the head has its own matrix.
   bool tied_head = true;
@@ -62,7 +63,8 @@ class GptImpl : public torch::nn::Module {
   // Weights are drawn from the default CPU generator. Throws UsageError as check() does.
   explicit GptImpl(const GptOptions& options);
 
-  // tokens: int64 [batch, time], time at most `context` (else UsageError). Result: [batch, time, width].
+  // tokens: int64 [batch, time], time at most `context` (else UsageError). Result: [batch, time,
+  // width].
   at::Tensor embed(const at::Tensor& tokens);
   const std::vector<GptBlock>& blocks() const { return blocks_; }
   // [batch, time, width] to logits [batch, time, vocabulary].

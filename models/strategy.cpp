@@ -44,8 +44,8 @@ at::Tensor run_segments(const Layers& layers, const at::Tensor& input, std::int6
 }
 
 // Segments of equal length but the last, which may be shorter. checkpoint_sequential would give the
-// remainder to its last segment: 3, 3, 2 here is 2, 2, 4 there, and the longest decides the peak. The last is run
-// plainly, as there: its activations would be recomputed at once.
+// remainder to its last segment: 3, 3, 2 here is 2, 2, 4 there, and the longest decides the peak.
+// The last is run plainly, as there: its activations would be recomputed at once.
 at::Tensor run_square_root(const Layers& layers, const at::Tensor& input, std::int64_t,
                            const CheckpointOptions& options) {
   const auto length =
@@ -62,8 +62,8 @@ at::Tensor run_square_root(const Layers& layers, const at::Tensor& input, std::i
   return x;
 }
 
-// Region k holds layer k and, nested inside it, region k - 1; all of them are given the first layer's
-// input, so that nothing else stays alive. Backward of layer k runs layers 1 to k again.
+// Region k holds layer k and, nested inside it, region k - 1; all of them are given the first
+// layer's input, so that nothing else stays alive. Backward of layer k runs layers 1 to k again.
 at::Tensor run_up_to(std::size_t count, std::shared_ptr<const Layers> layers,
                      const at::Tensor& input, std::shared_ptr<const CheckpointOptions> options) {
   if (count == 0) return input;
@@ -82,8 +82,8 @@ at::Tensor run_from_input(const Layers& layers, const at::Tensor& input, std::in
 }  // namespace
 
 const Strategy::Kind Strategy::kKinds[] = {
-    {"none", "", run_plainly},        {"every-block", "", run_every_block},
-    {"segments", "K", run_segments},  {"sqrt", "", run_square_root},
+    {"none", "", run_plainly},          {"every-block", "", run_every_block},
+    {"segments", "K", run_segments},    {"sqrt", "", run_square_root},
     {"from-input", "", run_from_input},
 };
 
@@ -109,8 +109,8 @@ Strategy Strategy::parse(std::string_view text) {
     const auto digits = colon == std::string_view::npos ? "" : text.substr(colon + 1);
     const auto [end, error] = std::from_chars(digits.begin(), digits.end(), count);
     if (error != std::errc() || end != digits.end() || count < 1) {
-      throw UsageError(fmt::format("strategy '{}' needs a number of at least 1, such as '{}:4'", text,
-                                   kind->name));
+      throw UsageError(fmt::format("strategy '{}' needs a number of at least 1, such as '{}:4'",
+                                   text, kind->name));
     }
   }
   return Strategy(std::string(text), *kind, count);
@@ -118,9 +118,10 @@ Strategy Strategy::parse(std::string_view text) {
 
 void Strategy::check(std::int64_t layers) const {
   if (count_ > layers) {
-    throw UsageError(fmt::format("strategy '{}' has more segments than the model has layers ({}); "
-                                 "give at most {}",
-                                 name_, layers, layers));
+    throw UsageError(
+        fmt::format("strategy '{}' has more segments than the model has layers ({}); "
+                    "give at most {}",
+                    name_, layers, layers));
   }
 }
 

@@ -1,15 +1,15 @@
 // How a list of layers is run: which of their calls become regions that are recomputed in backward.
 //
-// | strategy   | keeps                                   | recomputes                              |
-// | none       | every activation                        | nothing                                 |
-// | every-block| the input of every layer                | every layer once                        |
-// | segments:K | the inputs of K segments, one's inside  | all segments but the last, once         |
-// | sqrt       | as segments, about √L layers each       | all segments but the last, once         |
-// | from-input | the first layer's input alone           | layer k from the input: L²/2 layer runs |
+// | strategy   | keeps                                   | recomputes | | none       | every
+// activation                        | nothing                                 | | every-block| the
+// input of every layer                | every layer once                        | | segments:K |
+// the inputs of K segments, one's inside  | all segments but the last, once         | | sqrt | as
+// segments, about √L layers each       | all segments but the last, once         | | from-input |
+// the first layer's input alone           | layer k from the input: L²/2 layer runs |
 //
 // Segments are those of checkpoint_sequential. √L is Chen et al., arXiv:1604.06174, section 4.1;
-// from-input its extreme, O(1) memory for O(L²) time. A further strategy is one more entry in the table
-// of strategy.cpp.
+// from-input its extreme, O(1) memory for O(L²) time. A further strategy is one more entry in the
+// table of strategy.cpp.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -39,8 +39,9 @@ class Strategy {
   // Throws UsageError if the strategy cannot be applied to so many layers.
   void check(std::int64_t layers) const;
 
-  // The layers one after the other, each applied to the result of the one before. `options` are given to
-  // every region. Copies of the layers live as long as the graph needs them. Throws as check() does.
+  // The layers one after the other, each applied to the result of the one before. `options` are
+  // given to every region. Copies of the layers live as long as the graph needs them. Throws as
+  // check() does.
   at::Tensor run(const Layers& layers, const at::Tensor& input,
                  const CheckpointOptions& options = {}) const;
 

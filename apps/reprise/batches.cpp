@@ -1,4 +1,4 @@
-// See batches.h.
+// Counter-based draws instead of a generator with a state: nothing has to be saved to go on.
 #include "batches.h"
 
 #include <ATen/ops/empty.h>
@@ -23,12 +23,14 @@ std::size_t place_count(std::size_t text_size, std::int64_t context) {
 
 }  // namespace
 
-std::vector<std::size_t> random_starts(std::uint64_t seed, std::int64_t index, std::int64_t batch,
+std::vector<std::size_t> random_starts(std::int64_t seed, std::int64_t index, std::int64_t batch,
                                        std::size_t text_size, std::int64_t context) {
   std::vector<std::size_t> starts;
+  starts.reserve(static_cast<std::size_t>(batch));
   const auto first = static_cast<std::uint64_t>(index * batch);
   for (std::int64_t row = 0; row < batch; ++row) {
-    const std::uint64_t draw = splitmix64(splitmix64(seed) + first + static_cast<std::uint64_t>(row));
+    const std::uint64_t draw = splitmix64(splitmix64(static_cast<std::uint64_t>(seed)) + first +
+                                          static_cast<std::uint64_t>(row));
     starts.push_back(draw % place_count(text_size, context));
   }
   return starts;

@@ -1,11 +1,11 @@
-// From arguments to a subcommand to an exit code. Errors are one line that says what is wrong and how to
-// mend it; LibTorch's are cut before their stack trace.
-#include <CLI/CLI.hpp>
+// From arguments to a subcommand to an exit code. Errors are one line that says what is wrong and
+// how to mend it; LibTorch's are cut before their stack trace.
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <reprise/error.h>
 #include <reprise/version.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <exception>
@@ -41,7 +41,8 @@ std::string explain(const CLI::App& program, const CLI::ParseError& error) {
   const auto unknown = command.remaining();
   if (unknown.empty()) return first_line(error.what());
   // The value of an unknown option is among the unknown as well.
-  const auto option = std::ranges::find_if(unknown, [](const auto& w) { return w.starts_with('-'); });
+  const auto option =
+      std::ranges::find_if(unknown, [](const auto& w) { return w.starts_with('-'); });
   if (option == unknown.end()) {
     return fmt::format("unknown {} {}", chosen.empty() ? "command" : "argument", unknown.front());
   }
@@ -52,7 +53,8 @@ std::string explain(const CLI::App& program, const CLI::ParseError& error) {
 
 int report_parse_error(const CLI::App& program, const CLI::ParseError& error) {
   const std::string where = command_name(program);
-  return report(where, fmt::format("{} (see `{} --help`)", explain(program, error), where), kBadInput);
+  return report(where, fmt::format("{} (see `{} --help`)", explain(program, error), where),
+                kBadInput);
 }
 
 std::string with_remedy(const std::string& text) {
@@ -60,8 +62,9 @@ std::string with_remedy(const std::string& text) {
   return first_line(text) + (out_of_memory ? "; try a smaller --batch, or --strategy sqrt" : "");
 }
 
-int run(const CLI::App& program, const Chosen& chosen) {
-  const std::string where = command_name(program);
+}  // namespace
+
+int run_and_report(const std::string& where, const Chosen& chosen) {
   try {
     return chosen();
   } catch (const UsageError& error) {
@@ -75,16 +78,15 @@ int run(const CLI::App& program, const Chosen& chosen) {
   }
 }
 
-}  // namespace
-
 int run_command_line(int argc, const char* const* argv) {
   CLI::App program(
-      "Trains networks in less memory: activations are kept or recomputed, gradients stay the same.",
+      "Trains networks in less memory: activations are kept or recomputed, gradients stay the "
+      "same.",
       "reprise");
   program.formatter(std::make_shared<HelpFormatter>());
   program.set_help_flag("-h,--help", "print this text");
-  program.set_version_flag("--version", fmt::format("reprise {} (LibTorch {})", version(),
-                                                    libtorch_version()),
+  program.set_version_flag("--version",
+                           fmt::format("reprise {} (LibTorch {})", version(), libtorch_version()),
                            "print the versions of reprise and LibTorch");
   program.require_subcommand(1);
   Chosen chosen;
@@ -98,7 +100,7 @@ int run_command_line(int argc, const char* const* argv) {
     if (error.get_exit_code() == 0) return program.exit(error);
     return report_parse_error(program, error);
   }
-  return run(program, chosen);
+  return run_and_report(command_name(program), chosen);
 }
 
 }  // namespace reprise::app

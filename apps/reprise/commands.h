@@ -1,13 +1,13 @@
-// The subcommands of `reprise`, one source file each. Every function adds one to the program; when it is
-// chosen, parsing sets `chosen` to what runs it and gives the exit code.
+// The subcommands of `reprise`, one source file each. Every function adds one to the program; when
+// it is chosen, parsing sets `chosen` to what runs it and gives the exit code.
 //
-// Exit codes: 0 done; 1 a comparison came out negative, or something failed on the way; 2 the command or
-// its input was wrong; 130 interrupted.
+// Exit codes: 0 done; 1 a comparison came out negative, or something failed on the way; 2 the
+// command or its input was wrong; 130 interrupted.
 #pragma once
 
 #include <CLI/App.hpp>
-
 #include <functional>
+#include <string>
 
 namespace reprise::app {
 
@@ -17,7 +17,11 @@ void add_train(CLI::App& program, Chosen& chosen);
 void add_compare(CLI::App& program, Chosen& chosen);
 void add_info(CLI::App& program, Chosen& chosen);
 
-// Parses, runs, and turns every error into one line on stderr and an exit code.
+// Runs what was chosen; an error becomes one line on stderr, "WHERE: what, and how to mend it", and
+// an exit code.
+int run_and_report(const std::string& where, const Chosen& chosen);
+
+// The whole program.
 int run_command_line(int argc, const char* const* argv);
 
 }  // namespace reprise::app

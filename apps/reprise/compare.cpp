@@ -1,9 +1,9 @@
-// `reprise compare`: what a strategy saves and what it costs, and whether its gradients are those of the
-// plain step, bit by bit.
+// `reprise compare`: what a strategy saves and what it costs, and whether its gradients are those
+// of the plain step, bit by bit.
 #include <ATen/Parallel.h>
-#include <CLI/App.hpp>
 #include <fmt/format.h>
 
+#include <CLI/App.hpp>
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -19,8 +19,8 @@ namespace {
 
 std::string percent(double part) { return fmt::format("{:.0f} %", 100 * part); }
 
-void print_table(const CompareOptions& options, const std::vector<Measured>& all,
-                 Network& network, const TextData& data) {
+void print_table(const CompareOptions& options, const std::vector<Measured>& all, Network& network,
+                 const TextData& data) {
   Facts facts;
   network.describe(facts);
   facts.add("data", fmt::format("{}, {} sequences a step", data.origin, options.batch));
@@ -35,16 +35,17 @@ void print_table(const CompareOptions& options, const std::vector<Measured>& all
     table.add({each.strategy.name(), to_string(each.peak), to_string(each.activations),
                percent(static_cast<double>(each.activations.count) /
                        static_cast<double>(plain.activations.count)),
-               format_milliseconds(each.typical_milliseconds()), fmt::format("{:.2f}×", each.typical_milliseconds() / plain.typical_milliseconds()),
+               format_milliseconds(each.typical_milliseconds()),
+               fmt::format("{:.2f}×", each.typical_milliseconds() / plain.typical_milliseconds()),
                percent(each.recompute_share), each.differing.empty() ? "yes" : "no"});
   }
   fmt::print("{}\n", table.text());
-  fmt::print("peak: bytes alive at once, weights and gradients included; activations: above those alive "
-             "before the step.\n");
+  fmt::print(
+      "peak: bytes alive at once, weights and gradients included; activations: above those alive "
+      "before the step.\n");
 }
 
-void print_json(const CompareOptions& options, const std::vector<Measured>& all,
-                Network& network) {
+void print_json(const CompareOptions& options, const std::vector<Measured>& all, Network& network) {
   nlohmann::json rows = nlohmann::json::array();
   const Measured& plain = all.front();
   for (const Measured& each : all) {
@@ -82,8 +83,8 @@ int compare(CompareOptions options) {
 }  // namespace
 
 void add_compare(CLI::App& program, Chosen& chosen) {
-  auto* command = program.add_subcommand(
-      "compare", "Compare strategies by memory, time and gradients");
+  auto* command =
+      program.add_subcommand("compare", "Compare strategies by memory, time and gradients");
   auto options = std::make_shared<CompareOptions>();
   bind(*command, *options);
   command->callback([options, &chosen] { chosen = [options] { return compare(*options); }; });

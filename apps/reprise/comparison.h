@@ -1,9 +1,9 @@
 // Steps under several strategies, measured side by side.
 //
-// Round after round every strategy runs one step on the same weights, batch and random state, so that a
-// machine that slows down or warms up does so for all. Nothing is updated. The first round measures
-// memory and the time spent recomputing; later ones only the clock. Gradients are allocated beforehand:
-// what is measured is forward and backward.
+// Round after round every strategy runs one step on the same weights, batch and random state, so
+// that a machine that slows down or warms up does so for all. Nothing is updated. The first round
+// measures memory and the time spent recomputing; later ones only the clock. Gradients are
+// allocated beforehand: what is measured is forward and backward.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -30,7 +30,7 @@ struct Measured {
   Bytes activations;  // of those, what was not alive before it
   std::vector<double> milliseconds;
   double recompute_share = 0;  // of the step's time
-  std::string differing;  // the first parameter whose gradient is not that of the yardstick
+  std::string differing;       // the first parameter whose gradient is not that of the yardstick
 
   double typical_milliseconds() const;
 };
@@ -56,7 +56,8 @@ class Comparison {
   RecomputeClock clock_;
 };
 
-// One line on stderr for each strategy with a gradient that differs; the exit code, 1 if there is one.
+// One line on stderr for each strategy with a gradient that differs; the exit code, 1 if there is
+// one.
 int report_differences(const std::vector<Measured>& all);
 
 }  // namespace reprise::app

@@ -1,4 +1,4 @@
-// See device.h.
+// Devices by name through LibTorch's device-neutral accelerator interface; no CUDA header.
 #include "device.h"
 
 #include <ATen/DeviceAccelerator.h>
@@ -46,11 +46,12 @@ c10::Device parse_device(const std::string& text) {
         fmt::format("unknown device '{}'; choose auto or one of {}", text, available_devices()));
   }
   if (device->is_cpu()) return c10::Device(c10::kCPU);
-  const c10::Device numbered(device->type(), device->has_index() ? device->index() : c10::DeviceIndex{0});
+  const c10::Device numbered(device->type(),
+                             device->has_index() ? device->index() : c10::DeviceIndex{0});
   if (at::accelerator::getAccelerator() != numbered.type() ||
       numbered.index() >= accelerator_count()) {
-    throw UsageError(fmt::format("device '{}' is not available here; choose auto or one of {}", text,
-                                 available_devices()));
+    throw UsageError(fmt::format("device '{}' is not available here; choose auto or one of {}",
+                                 text, available_devices()));
   }
   return numbered;
 }

@@ -1,5 +1,5 @@
-// Where and in which precision the steps run: the device by its name, waiting for it, and autocast as a
-// scope. Device-neutral: whatever accelerator LibTorch was built for.
+// Where and in which precision the steps run: the device by its name, waiting for it, and autocast
+// as a scope. Device-neutral: whatever accelerator LibTorch was built for.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -9,8 +9,8 @@
 
 namespace reprise::app {
 
-// "auto": the accelerator if there is one, else the CPU. Throws UsageError, naming what is available, for
-// a name that is unknown or a device that is not here.
+// "auto": the accelerator if there is one, else the CPU. Throws UsageError, naming what is
+// available, for a name that is unknown or a device that is not here.
 c10::Device parse_device(const std::string& text);
 
 // Waits until the device has done what it was given. Nothing to wait for on the CPU.
@@ -19,8 +19,8 @@ void synchronize(c10::Device device);
 // "cpu", or "cpu, cuda:0, cuda:1".
 std::string available_devices();
 
-// Autocast to bfloat16 on the device's type while the scope lives, if `dtype` is "bf16"; as autocast's
-// own scopes do, the cache of cast weights is dropped at the end.
+// Autocast to bfloat16 on the device's type while the scope lives, if `dtype` is "bf16"; as
+// autocast's own scopes do, the cache of cast weights is dropped at the end.
 class Autocast {
  public:
   Autocast(c10::Device device, const std::string& dtype);

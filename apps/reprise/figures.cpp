@@ -1,4 +1,4 @@
-// See figures.h.
+// Rounding, and columns counted in characters rather than bytes.
 #include "figures.h"
 
 #include <fmt/format.h>
@@ -14,14 +14,18 @@ bool continues_character(char c) { return (static_cast<unsigned char>(c) & 0xc0)
 
 // Bytes that begin a character: what a terminal counts, for the text that is printed here.
 std::size_t printed_width(const std::string& text) {
-  return text.size() -
-         static_cast<std::size_t>(std::ranges::count_if(text, continues_character));
+  return text.size() - static_cast<std::size_t>(std::ranges::count_if(text, continues_character));
 }
 
 // Bytes of the UTF-8 character that the text begins with; 0 if it begins with none.
 std::size_t character_length(std::string_view text) {
   const auto lead = static_cast<unsigned char>(text[0]);
-  const std::size_t length = lead < 0x80 ? 1 : lead < 0xc2 ? 0 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : lead < 0xf5 ? 4 : 0;
+  const std::size_t length = lead < 0x80   ? 1
+                             : lead < 0xc2 ? 0
+                             : lead < 0xe0 ? 2
+                             : lead < 0xf0 ? 3
+                             : lead < 0xf5 ? 4
+                                           : 0;
   if (length > text.size()) return 0;
   const auto rest = text.substr(1, length > 0 ? length - 1 : 0);
   return std::ranges::all_of(rest, continues_character) ? length : 0;
@@ -89,7 +93,8 @@ std::string Table::text() const {
   std::string text;
   for (const auto& row : rows_) {
     std::string line = row[0] + padding(widths[0], row[0]);
-    for (std::size_t i = 1; i < row.size(); ++i) line += "   " + padding(widths[i], row[i]) + row[i];
+    for (std::size_t i = 1; i < row.size(); ++i)
+      line += "   " + padding(widths[i], row[i]) + row[i];
     text += line + "\n";
   }
   return text;

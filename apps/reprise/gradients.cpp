@@ -1,4 +1,4 @@
-// See gradients.h.
+// Comparisons on the host, whatever the device: bytes are bytes.
 #include "gradients.h"
 
 #include <ATen/core/Tensor.h>

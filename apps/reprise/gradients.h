@@ -8,7 +8,8 @@
 
 namespace reprise::app {
 
-// Gives every parameter a gradient of zeros, so that a measured step accumulates into what is there.
+// Gives every parameter a gradient of zeros, so that a measured step accumulates into what is
+// there.
 void allocate_gradients(const torch::nn::Module& model);
 void clear_gradients(const torch::nn::Module& model);
 
@@ -16,8 +17,8 @@ void clear_gradients(const torch::nn::Module& model);
 using GradientBits = std::vector<std::string>;
 GradientBits gradient_bits(const torch::nn::Module& model);
 
-// The name of the first parameter whose gradient differs from the expected one in any bit (so 0 and -0
-// differ, and NaNs of the same bits do not); empty if all are equal.
+// The name of the first parameter whose gradient differs from the expected one in any bit (so 0 and
+// -0 differ, and NaNs of the same bits do not); empty if all are equal.
 std::string first_difference(const torch::nn::Module& model, const GradientBits& expected);
 
 }  // namespace reprise::app

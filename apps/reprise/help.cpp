@@ -1,4 +1,4 @@
-// See help.h.
+// CLI11 does the work; this mends its spacing and adds the suggestion.
 #include "help.h"
 
 #include <algorithm>

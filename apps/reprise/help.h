@@ -3,7 +3,6 @@
 
 #include <CLI/App.hpp>
 #include <CLI/Formatter.hpp>
-
 #include <string>
 
 namespace reprise::app {

@@ -1,17 +1,17 @@
-// `reprise info`: versions, devices, generators, memory, and what of this machine reprise can use; what a bug
-// report needs.
+// `reprise info`: versions, devices, generators, memory, and what of this machine reprise can use;
+// what a bug report needs.
 #include <ATen/Context.h>
 #include <ATen/DeviceAccelerator.h>
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>
 #include <ATen/ops/empty.h>
-#include <CLI/App.hpp>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <reprise/memory.h>
 #include <reprise/version.h>
 #include <unistd.h>
 
+#include <CLI/App.hpp>
 #include <cstdio>
 #include <fstream>
 #include <memory>
@@ -108,7 +108,8 @@ void print(const nlohmann::json& info) {
                                  info.at("threads").get<int>()));
   facts.add("CPU kernels", fmt::format("{} ({})", info.at("cpu_kernels").get<std::string>(),
                                        list("cpu_features")));
-  facts.add("oneDNN, MKL", fmt::format("{}, {}", yes_or_no(info.at("onednn")), yes_or_no(info.at("mkl"))));
+  facts.add("oneDNN, MKL",
+            fmt::format("{}, {}", yes_or_no(info.at("onednn")), yes_or_no(info.at("mkl"))));
   facts.add("pinned host memory", info.at("pinned_memory") ? "yes" : "no, there is no accelerator");
   fmt::print("{}", facts.text());
 }

@@ -1,4 +1,4 @@
-// See interrupt.h. A handler may only touch a sig_atomic_t, and that must be a global.
+// A handler may only touch a sig_atomic_t, and that must be a global.
 #include "interrupt.h"
 
 namespace reprise::app {

@@ -5,8 +5,9 @@
 
 namespace reprise::app {
 
-// While the scope lives, SIGINT and SIGTERM are noted instead of ending the process. A second one ends it
-// at once, in case that finishing the step takes longer than the user will wait. One scope at a time.
+// While the scope lives, SIGINT and SIGTERM are noted instead of ending the process. A second one
+// ends it at once, in case that finishing the step takes longer than the user will wait. One scope
+// at a time.
 class InterruptScope {
  public:
   InterruptScope();

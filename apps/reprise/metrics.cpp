@@ -1,4 +1,5 @@
-// See metrics.h.
+// The file is opened at the start of a run, so that a wrong path is refused before any work is
+// done.
 #include "metrics.h"
 
 #include <fmt/format.h>
@@ -41,7 +42,8 @@ void MetricsFile::write(const nlohmann::json& object) {
   if (!file_) return;
   const std::string line = object.dump() + "\n";
   if (std::fputs(line.c_str(), file_.get()) < 0 || std::fflush(file_.get()) != 0) {
-    throw Error(fmt::format("cannot write to {}: {}", path_, std::generic_category().message(errno)));
+    throw Error(
+        fmt::format("cannot write to {}: {}", path_, std::generic_category().message(errno)));
   }
 }
 

@@ -11,9 +11,9 @@ namespace reprise::app {
 
 class MetricsFile {
  public:
-  // path empty: write() does nothing. first_step 1: an existing file is replaced; later: its lines for
-  // earlier steps are kept, and those that the resumed run will write again are dropped.
-  // Throws UsageError if the file cannot be written.
+  // path empty: write() does nothing. first_step 1: an existing file is replaced; later: its lines
+  // for earlier steps are kept, and those that the resumed run will write again are dropped. Throws
+  // UsageError if the file cannot be written.
   MetricsFile(const std::string& path, std::int64_t first_step);
 
   // One line, flushed. Throws Error if the disk is full.

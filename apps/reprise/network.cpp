@@ -1,4 +1,4 @@
-// See network.h.
+// Building, one forward and backward, and the hash that tells whether two runs are equal.
 #include "network.h"
 
 #define XXH_INLINE_ALL
@@ -15,7 +15,7 @@ namespace reprise::app {
 namespace {
 
 models::Gpt build(const RunOptions& options, c10::Device device) {
-  at::manual_seed(options.seed);
+  at::manual_seed(static_cast<std::uint64_t>(options.seed));
   models::Gpt model(options.gpt);
   model->to(device);
   return model;
@@ -58,8 +58,8 @@ void Network::wrap_layers(const std::function<models::Layer(models::Layer)>& wra
 void Network::describe(Facts& facts) const {
   const models::GptOptions& gpt = options_.gpt;
   facts.add("model",
-            fmt::format("GPT, {} layers of width {}, {} heads, context {}: {} parameters", gpt.layers,
-                        gpt.width, gpt.heads, gpt.context,
+            fmt::format("GPT, {} layers of width {}, {} heads, context {}: {} parameters",
+                        gpt.layers, gpt.width, gpt.heads, gpt.context,
                         format_count(static_cast<double>(models::parameter_count(*model_)))));
   facts.add("attention", fmt::format("{}, dropout {}", options_.attention, gpt.dropout));
 }

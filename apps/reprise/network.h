@@ -1,5 +1,5 @@
-// The model that the options ask for, on its device, with its blocks as layers for a strategy. What the
-// commands have in common, down to one forward and backward.
+// The model that the options ask for, on its device, with its blocks as layers for a strategy. What
+// the commands have in common, down to one forward and backward.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -24,7 +24,8 @@ class Network {
 
   // The mean loss of a batch, its graph built under the strategy.
   at::Tensor loss(const Batch& batch, const models::Strategy& strategy);
-  // Runs backward from `scale` times the loss, outside autocast; returns the loss without its graph.
+  // Runs backward from `scale` times the loss, outside autocast; returns the loss without its
+  // graph.
   at::Tensor run_backward(const Batch& batch, const models::Strategy& strategy, double scale = 1.0);
   // Logits without a graph, [batch, time, vocabulary] in f32.
   at::Tensor logits(const at::Tensor& tokens);

@@ -1,14 +1,15 @@
 // The options of options.h: one line each, with the help text that `--help` prints.
 #include "options.h"
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <reprise/error.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <type_traits>
 
 #include "models/strategy.h"
 
@@ -19,8 +20,8 @@ namespace {
 void check_choice(const char* option, const std::string& value,
                   const std::vector<std::string>& choices) {
   if (std::ranges::find(choices, value) == choices.end()) {
-    throw UsageError(fmt::format("unknown {} '{}'; choose one of {}", option, value,
-                                 fmt::join(choices, ", ")));
+    throw UsageError(
+        fmt::format("unknown {} '{}'; choose one of {}", option, value, fmt::join(choices, ", ")));
   }
 }
 
@@ -31,7 +32,8 @@ void check_at_least(const char* option, T value, T bound) {
   }
 }
 
-// Adds options to a group of the help text; their present values are the defaults that it shows.
+// Adds options to a group of the help text; their present values are the defaults that it shows. Of
+// an option given twice the last counts, so that a script's options can be overridden.
 class Group {
  public:
   Group(CLI::App& command, const char* name) : command_(command), name_(name) {}
@@ -41,18 +43,28 @@ class Group {
     return command_.add_option(option, target, help)
         ->type_name(type)
         ->capture_default_str()
-        ->group(name_);
+        ->group(name_)
+        ->multi_option_policy(policy<T>());
   }
   // Without a default to show.
   template <class T>
   CLI::Option* optional(const char* option, const char* type, T& target, const char* help) {
-    return command_.add_option(option, target, help)->type_name(type)->group(name_);
+    return command_.add_option(option, target, help)
+        ->type_name(type)
+        ->group(name_)
+        ->multi_option_policy(policy<T>());
   }
   void flag(const char* option, bool& target, const char* help) {
     command_.add_flag(option, target, help)->group(name_);
   }
 
  private:
+  template <class T>
+  static CLI::MultiOptionPolicy policy() {
+    constexpr bool is_list = std::is_same_v<T, std::vector<std::string>>;
+    return is_list ? CLI::MultiOptionPolicy::TakeAll : CLI::MultiOptionPolicy::TakeLast;
+  }
+
   CLI::App& command_;
   const char* name_;
 };
@@ -63,8 +75,10 @@ void bind_model(CLI::App& command, RunOptions& options) {
   model.value("--layers", "N", options.gpt.layers, "number of blocks");
   model.value("--width", "N", options.gpt.width, "of the residual stream; a multiple of --heads");
   model.value("--heads", "N", options.gpt.heads, "attention heads");
-  model.value("--context", "N", options.gpt.context, "sequence length in tokens; a token is a byte");
-  model.value("--attention", "KIND", options.attention, "fused, or unfused (stores context² weights)");
+  model.value("--context", "N", options.gpt.context,
+              "sequence length in tokens; a token is a byte");
+  model.value("--attention", "KIND", options.attention,
+              "fused, or unfused (stores context² weights)");
   model.value("--dropout", "P", options.gpt.dropout, "probability in [0, 1)");
   Group data(command, "Data");
   data.optional("--data", "PATH", options.data,
@@ -92,6 +106,7 @@ void check_run(RunOptions& options) {
   options.gpt.fused_attention = options.attention == "fused";
   models::check(options.gpt);
   check_at_least<std::int64_t>("--batch", options.batch, 1);
+  check_at_least<std::int64_t>("--seed", options.seed, 0);
   check_at_least("--threads", options.threads, 0);
 }
 
@@ -100,13 +115,15 @@ void check_run(RunOptions& options) {
 void bind(CLI::App& command, TrainOptions& options) {
   bind_model(command, options);
   Group training(command, "Training");
-  training.value("--steps", "N", options.steps, "optimizer steps in all, those before a resume included");
+  training.value("--steps", "N", options.steps,
+                 "optimizer steps in all, those before a resume included");
   training.value("--accumulate", "N", options.accumulate, "batches whose gradients make one step");
   training.value("--lr", "RATE", options.learning_rate, "peak learning rate of AdamW");
   training.optional("--warmup", "N", options.warmup,
                     "steps until the peak, before a cosine decay to a tenth of it;\n"
                     "if not given, a tenth of --steps, at most 100");
-  training.value("--weight-decay", "W", options.weight_decay, "of matrices; biases and norms have none");
+  training.value("--weight-decay", "W", options.weight_decay,
+                 "of matrices; biases and norms have none");
   training.value("--clip", "NORM", options.clip, "largest norm of the gradients; 0: no clipping");
   Group memory(command, "Memory");
   memory.value("--strategy", "NAME", options.strategy,
@@ -154,7 +171,7 @@ void check(TrainOptions& options) {
   if (!options.warmup) options.warmup = std::min<std::int64_t>(100, options.steps / 10);
   check_at_least<std::int64_t>("--warmup", *options.warmup, 0);
   if (options.checkpoint_dir.empty()) {
-    const char* needs = options.resume                ? "--resume"
+    const char* needs = options.resume                 ? "--resume"
                         : options.checkpoint_every > 0 ? "--checkpoint-every"
                         : options.stop_after > 0       ? "--stop-after"
                                                        : nullptr;

@@ -1,10 +1,10 @@
-// What can be asked of `reprise train` and `reprise compare`: plain structs with their defaults, the
-// command-line options that fill them, and the checks that refuse what cannot work before anything is
-// built or written. Checks throw UsageError, whose text becomes the one line that the user sees.
+// What can be asked of `reprise train` and `reprise compare`: plain structs with their defaults,
+// the command-line options that fill them, and the checks that refuse what cannot work before
+// anything is built or written. Checks throw UsageError, whose text becomes the one line that the
+// user sees.
 #pragma once
 
 #include <CLI/App.hpp>
-
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
@@ -22,7 +22,7 @@ struct RunOptions {
   std::string attention = "fused";
   std::vector<std::string> data;  // files and folders; empty: the text files of this repository
   std::int64_t batch = 8;
-  std::uint64_t seed = 1;
+  std::int64_t seed = 1;
   std::string dtype = "f32";
   std::string device = "auto";
   int threads = 0;  // 0: as LibTorch chooses
@@ -55,7 +55,8 @@ struct CompareOptions : RunOptions {
 void bind(CLI::App& command, TrainOptions& options);
 void bind(CLI::App& command, CompareOptions& options);
 
-// Throws UsageError for values that cannot work. Completes what follows from others (attention, warm-up).
+// Throws UsageError for values that cannot work. Completes what follows from others (attention,
+// warm-up).
 void check(TrainOptions& options);
 void check(CompareOptions& options);
 

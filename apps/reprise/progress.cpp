@@ -1,4 +1,4 @@
-// See progress.h.
+// Escape sequences are limited to two that every terminal of the last decades knows.
 #include "progress.h"
 
 #include <fmt/format.h>

@@ -17,8 +17,8 @@ class RecomputeClock {
   // Once, for every layer of the network.
   void watch(Network& network);
 
-  // From now on time is counted; the device is waited for around each recomputed layer, so that the time is
-  // spent where it is counted.
+  // From now on time is counted; the device is waited for around each recomputed layer, so that the
+  // time is spent where it is counted.
   void start(c10::Device device);
   // Seconds spent recomputing since start(), summed over threads.
   double stop();

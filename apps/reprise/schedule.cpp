@@ -1,4 +1,4 @@
-// See schedule.h.
+// The formula of schedule.h.
 #include "schedule.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// See sealed_file.h. POSIX calls rather than streams, because only they can flush to the disk: a rename may
-// reach the disk before the bytes of the renamed file do.
+// POSIX calls rather than streams, because only they can flush to the disk: a
+// rename may reach the disk before the bytes of the renamed file do.
 #include "sealed_file.h"
 
 #define XXH_INLINE_ALL
@@ -44,7 +44,8 @@ Seal seal_of(std::string_view contents) {
 // A file descriptor that closes itself.
 class Descriptor {
  public:
-  Descriptor(const fs::path& path, int flags) : path_(path), fd_(::open(path.c_str(), flags, 0644)) {
+  Descriptor(const fs::path& path, int flags)
+      : path_(path), fd_(::open(path.c_str(), flags, 0644)) {
     if (fd_ < 0) fail("open", path);
   }
   ~Descriptor() { ::close(fd_); }
@@ -91,21 +92,24 @@ std::string read_sealed(const fs::path& path) {
   }
   Seal found;
   if (bytes.size() < sizeof found || !bytes.starts_with(kMagic)) {
-    throw UsageError(fmt::format("{} is not a file of reprise, or is damaged at its beginning; restore "
-                                 "it or start anew in another folder",
-                                 path.string()));
+    throw UsageError(
+        fmt::format("{} is not a file of reprise, or is damaged at its beginning; restore "
+                    "it or start anew in another folder",
+                    path.string()));
   }
   std::memcpy(&found, bytes.data(), sizeof found);
   bytes.erase(0, sizeof found);
   if (bytes.size() != found.length) {
-    throw UsageError(fmt::format("{} is damaged: it holds {} bytes instead of {}; restore it or start "
-                                 "anew in another folder",
-                                 path.string(), bytes.size(), found.length));
+    throw UsageError(
+        fmt::format("{} is damaged: it holds {} bytes instead of {}; restore it or start "
+                    "anew in another folder",
+                    path.string(), bytes.size(), found.length));
   }
   if (seal_of(bytes).hash != found.hash) {
-    throw UsageError(fmt::format("{} is damaged: its bytes do not match their checksum; restore it or "
-                                 "start anew in another folder",
-                                 path.string()));
+    throw UsageError(
+        fmt::format("{} is damaged: its bytes do not match their checksum; restore it or "
+                    "start anew in another folder",
+                    path.string()));
   }
   return bytes;
 }
@@ -115,8 +119,9 @@ void require_writable_folder(const fs::path& folder) {
   fs::create_directories(folder, error);
   if (!fs::is_directory(folder) || ::access(folder.c_str(), W_OK | X_OK) != 0) {
     const std::string reason = error ? error.message() : std::generic_category().message(errno);
-    throw UsageError(fmt::format("cannot write to folder {} ({}); choose another with --checkpoint-dir",
-                                 folder.string(), reason));
+    throw UsageError(
+        fmt::format("cannot write to folder {} ({}); choose another with --checkpoint-dir",
+                    folder.string(), reason));
   }
 }
 

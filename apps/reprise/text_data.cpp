@@ -1,4 +1,4 @@
-// See text_data.h.
+// All text is held in memory: a byte a token is little beside the activations.
 #include "text_data.h"
 
 #define XXH_INLINE_ALL
@@ -63,7 +63,8 @@ void append_folder(const fs::path& folder, TextData& data, std::string& all) {
 void append_file(const fs::path& file, TextData& data, std::string& all) {
   const std::string bytes = read_file(file);
   if (looks_binary(bytes)) {
-    throw UsageError(fmt::format("{} is a binary file; give text files with --data", file.string()));
+    throw UsageError(
+        fmt::format("{} is a binary file; give text files with --data", file.string()));
   }
   all += bytes;
   ++data.files;
@@ -80,20 +81,21 @@ bool looks_binary(std::string_view bytes) {
 }
 
 TextData load_text(const std::vector<std::string>& paths) {
-  const std::vector<std::string> sources =
-      paths.empty() ? std::vector{default_folder()} : paths;
+  const std::vector<std::string> sources = paths.empty() ? std::vector{default_folder()} : paths;
   TextData data;
   std::string all;
   for (const std::string& source : sources) {
     std::error_code error;
     const fs::file_status status = fs::status(source, error);
     if (!fs::exists(status)) {
-      throw UsageError(fmt::format("no such file or folder: {}; give text files with --data", source));
+      throw UsageError(
+          fmt::format("no such file or folder: {}; give text files with --data", source));
     }
     fs::is_directory(status) ? append_folder(source, data, all) : append_file(source, data, all);
   }
-  const std::string named =
-      sources.size() == 1 ? sources[0] : fmt::format("{} and {} more", sources[0], sources.size() - 1);
+  const std::string named = sources.size() == 1
+                                ? sources[0]
+                                : fmt::format("{} and {} more", sources[0], sources.size() - 1);
   if (all.empty()) {
     throw UsageError(fmt::format("no text in {}; give text files with --data", named));
   }

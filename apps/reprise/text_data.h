@@ -1,7 +1,7 @@
 // Text to train on, as bytes: a token is a byte, so that no vocabulary has to be fetched or built.
 //
-// Files are taken as they are; folders are searched for text files, in the order of their paths, so that
-// the same files give the same data everywhere. The last tenth is kept for validation.
+// Files are taken as they are; folders are searched for text files, in the order of their paths, so
+// that the same files give the same data everywhere. The last tenth is kept for validation.
 #pragma once
 
 #include <cstdint>
@@ -19,9 +19,9 @@ struct TextData {
   std::uint64_t fingerprint = 0;  // XXH3 of all bytes: a resumed run must see the same
 };
 
-// Reads the named files and folders; none named: the text files of this repository where it was built,
-// or else of the current folder. Throws UsageError, naming the path, for what is missing, unreadable,
-// binary (a NUL byte among the first 8000, as git decides) or without any text.
+// Reads the named files and folders; none named: the text files of this repository where it was
+// built, or else of the current folder. Throws UsageError, naming the path, for what is missing,
+// unreadable, binary (a NUL byte among the first 8000, as git decides) or without any text.
 TextData load_text(const std::vector<std::string>& paths);
 
 // Throws UsageError unless both parts hold a sequence of `context` tokens and its target.

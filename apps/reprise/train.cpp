@@ -1,9 +1,11 @@
-// `reprise train`: trains on real text, and shows how far it is, what it costs, and where it was saved.
+// `reprise train`: trains on real text, and shows how far it is, what it costs, and where it was
+// saved.
 #include <ATen/Parallel.h>
-#include <CLI/App.hpp>
 #include <fmt/format.h>
 #include <reprise/error.h>
 
+#include <CLI/App.hpp>
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
@@ -24,12 +26,12 @@ namespace reprise::app {
 namespace {
 
 constexpr std::int64_t kSampleLength = 120;
+constexpr std::size_t kRecentSteps = 50;
 
 // What a run of steps came to.
 struct Outcome {
   std::vector<double> milliseconds;
   double seconds = 0;
-  std::int64_t tokens = 0;
   StepReport last;
   Bytes peak;
   int signal = 0;
@@ -40,9 +42,10 @@ void prepare_folder(const TrainOptions& options) {
   if (!options.resume) {
     const auto file = training_checkpoint_file(options.checkpoint_dir);
     if (std::filesystem::exists(file)) {
-      throw UsageError(fmt::format("{} exists already; add --resume to go on from it, or give another "
-                                   "--checkpoint-dir",
-                                   file.string()));
+      throw UsageError(
+          fmt::format("{} exists already; add --resume to go on from it, or give another "
+                      "--checkpoint-dir",
+                      file.string()));
     }
   }
   require_writable_folder(options.checkpoint_dir);
@@ -80,7 +83,10 @@ nlohmann::json metrics_of(const StepReport& report) {
 }
 
 ProgressFigures progress_of(const TrainOptions& options, const Outcome& outcome) {
-  const double typical = median(outcome.milliseconds);
+  // Of the last steps only: this runs after every one.
+  const auto count = std::min<std::size_t>(outcome.milliseconds.size(), kRecentSteps);
+  const double typical = median({outcome.milliseconds.end() - static_cast<std::ptrdiff_t>(count),
+                                 outcome.milliseconds.end()});
   return {.step = outcome.last.step,
           .steps = options.steps,
           .loss = outcome.last.loss,
@@ -99,7 +105,6 @@ Outcome run_steps(const TrainOptions& options, Trainer& trainer, MetricsFile& me
   while (trainer.steps_done() < options.steps && !outcome.signal) {
     outcome.last = trainer.step();
     outcome.milliseconds.push_back(outcome.last.milliseconds);
-    outcome.tokens += outcome.last.tokens;
     outcome.peak = std::max(outcome.peak, outcome.last.peak);
     outcome.signal = interrupt.signal();
     metrics.write(metrics_of(outcome.last));
@@ -115,9 +120,8 @@ Outcome run_steps(const TrainOptions& options, Trainer& trainer, MetricsFile& me
 }
 
 std::string saved_where(const TrainOptions& options) {
-  return options.checkpoint_dir.empty()
-             ? std::string()
-             : training_checkpoint_file(options.checkpoint_dir).string();
+  return options.checkpoint_dir.empty() ? std::string()
+                                        : training_checkpoint_file(options.checkpoint_dir).string();
 }
 
 int report_interruption(const TrainOptions& options, const Outcome& outcome) {
@@ -133,8 +137,8 @@ void print_closing_table(const TrainOptions& options, const Outcome& outcome, Tr
   Facts facts;
   facts.add("loss", fmt::format("{:.4f}, validation {:.4f} nats per byte", outcome.last.loss,
                                 trainer.validation_loss()));
-  facts.add("steps", fmt::format("{} in {}", outcome.milliseconds.size(),
-                                 format_duration(outcome.seconds)));
+  facts.add("steps",
+            fmt::format("{} in {}", outcome.milliseconds.size(), format_duration(outcome.seconds)));
   facts.add("speed",
             fmt::format("{} ms/step, {} tokens/s", format_milliseconds(typical),
                         format_count(static_cast<double>(outcome.last.tokens) / typical * 1e3)));

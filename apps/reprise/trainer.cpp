@@ -1,4 +1,4 @@
-// See trainer.h.
+// A step in the usual order; what is unusual is that each part can be repeated exactly.
 #include "trainer.h"
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -44,8 +44,8 @@ torch::optim::AdamW make_optimizer(const torch::nn::Module& model, const TrainOp
 }
 
 // Options that a resumed run must share; the others (steps, rates, strategy, ...) may be changed.
-constexpr const char* kPinned[] = {"model", "layers",    "width", "heads", "context",
-                                   "batch", "accumulate", "seed"};
+constexpr const char* kPinned[] = {"model",   "layers", "width",      "heads",
+                                   "context", "batch",  "accumulate", "seed"};
 
 }  // namespace
 
@@ -113,7 +113,8 @@ double Trainer::validation_loss() {
 
 std::string Trainer::sample(std::int64_t length) {
   network_.model()->eval();
-  at::Generator generator = at::detail::createCPUGenerator(options_.seed);
+  at::Generator generator =
+      at::detail::createCPUGenerator(static_cast<std::uint64_t>(options_.seed));
   std::string text = "\n";
   while (static_cast<std::int64_t>(text.size()) <= length) {
     const auto context = std::min<std::size_t>(text.size(), options_.gpt.context);
@@ -147,18 +148,21 @@ void Trainer::resume(const std::filesystem::path& folder) {
   const nlohmann::json now = describe(options_), then = saved.facts().at("options");
   for (const char* option : kPinned) {
     if (now.at(option) != then.at(option)) {
-      throw UsageError(fmt::format("--{} {} does not continue {}, which was made with --{} {}", option,
-                                   now.at(option).dump(), file, option, then.at(option).dump()));
+      throw UsageError(fmt::format("--{} {} does not continue {}, which was made with --{} {}",
+                                   option, now.at(option).dump(), file, option,
+                                   then.at(option).dump()));
     }
   }
   if (saved.facts().at("data") != data_.fingerprint) {
-    throw UsageError(fmt::format("the data differs from what {} was trained on; give the same --data, or "
-                                 "start anew in another folder",
-                                 file));
+    throw UsageError(
+        fmt::format("the data differs from what {} was trained on; give the same --data, or "
+                    "start anew in another folder",
+                    file));
   }
   const auto done = saved.facts().at("step").get<std::int64_t>();
   if (done >= options_.steps) {
-    throw UsageError(fmt::format("{} has done {} steps already; give more --steps to go on", file, done));
+    throw UsageError(
+        fmt::format("{} has done {} steps already; give more --steps to go on", file, done));
   }
   saved.restore(*network_.model(), optimizer_, network_.device());
   done_ = done;

@@ -1,5 +1,5 @@
-// One training run: model, data and optimizer, advanced step by step and put back where a checkpoint left
-// off. It prints nothing; the train command does.
+// One training run: model, data and optimizer, advanced step by step and put back where a
+// checkpoint left off. It prints nothing; the train command does.
 #pragma once
 
 #include <reprise/bytes.h>
@@ -37,8 +37,8 @@ class Trainer {
   std::int64_t steps_done() const { return done_; }
   // Mean loss over sequences taken evenly from the validation text, without dropout.
   double validation_loss();
-  // The first line with something in it that the model writes, cut at `length` bytes. The same for the same
-  // weights and seed; leaves the random state as it is.
+  // The first line with something in it that the model writes, cut at `length` bytes. The same for
+  // the same weights and seed; leaves the random state as it is.
   std::string sample(std::int64_t length);
 
   void save(const std::filesystem::path& folder);

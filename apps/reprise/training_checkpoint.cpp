@@ -1,4 +1,4 @@
-// See training_checkpoint.h.
+// LibTorch's archives inside a sealed file: the archive knows tensors, the seal knows damage.
 #include "training_checkpoint.h"
 
 #include <ATen/Context.h>
@@ -69,8 +69,8 @@ void save_training(const fs::path& folder, const TrainingFacts& facts,
 SavedTraining::SavedTraining(const fs::path& folder) {
   const fs::path file = training_checkpoint_file(folder);
   if (!fs::exists(file)) {
-    throw UsageError(fmt::format("nothing to resume: there is no {}; leave out --resume to start anew",
-                                 file.string()));
+    throw UsageError(fmt::format(
+        "nothing to resume: there is no {}; leave out --resume to start anew", file.string()));
   }
   bytes_ = read_sealed(file);
   torch::serialize::InputArchive archive;

@@ -1,6 +1,6 @@
-// The state of a training run on disk: model, optimizer, random generators, how far it came, and the
-// options that it was made with. One file a folder, replaced in one step (sealed_file.h), so that a run
-// can go on from it bit for bit at any time.
+// The state of a training run on disk: model, optimizer, random generators, how far it came, and
+// the options that it was made with. One file a folder, replaced in one step (sealed_file.h), so
+// that a run can go on from it bit for bit at any time.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,7 +1,8 @@
 """The small transformer of the block benchmarks, operator for operator that of benchmarks/blocks.cpp.
 
-Both sides of a comparison must do the same work: this file and its C++ twin call the same functions in the
-same order on the same shapes, so that a difference in time or memory is the framework's, not the model's.
+Both sides of a comparison must do the same work: this file and its C++ twin call the same
+functions in the same order on the same shapes, so that a difference in time or memory is the
+framework's, not the model's.
 """
 
 import math
@@ -12,7 +13,7 @@ from torch.nn import functional as F
 
 
 class Block(nn.Module):
-    """A pre-norm block: unfused attention without a mask, and a GELU network of four times the width."""
+    """A pre-norm block: unfused attention without a mask, GELU network of four times the width."""
 
     def __init__(self, width, heads, dropout):
         super().__init__()

@@ -1,4 +1,5 @@
-"""Cases whose work is almost nothing, so that what surrounds it can be seen: sin on 8 x 8, and chains of it."""
+"""Cases whose work is almost nothing, so that what surrounds it can be seen: sin on 8 x 8, and
+chains of it. The C++ twins are in benchmarks/chain.h and the benchmarks' own files."""
 
 import torch
 from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
@@ -45,7 +46,9 @@ def backward_of(f):
 
 
 def region(f, reentrant, state):
-    return backward_of(lambda x: checkpoint(f, x, use_reentrant=reentrant, preserve_rng_state=state))
+    return backward_of(
+        lambda x: checkpoint(f, x, use_reentrant=reentrant, preserve_rng_state=state)
+    )
 
 
 def under(scope):

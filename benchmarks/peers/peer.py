@@ -1,15 +1,17 @@
 """The Python side of the comparisons: runs one case when it is told to and answers with the figure.
 
-The benchmark program (benchmarks/peer_process.cpp) drives it over a pipe, a line a request, so that batches of
-both languages alternate and see the same weather of the machine:
+The benchmark program (benchmarks/peer_process.cpp) drives it over a pipe, a line a request, so that
+batches of both languages alternate and see the same weather of the machine:
 
-    time CASE CALLS   ->  ok SECONDS    of the processor per call, over CALLS calls after one that is not timed
-    peak CASE         ->  ok BYTES      most bytes alive in a step above those before it (needs --meter)
+    time CASE CALLS   ->  ok SECONDS    processor time per call, over CALLS calls (after one that is
+                                        not timed, if CALLS is more than 1)
+    peak CASE         ->  ok BYTES      most bytes alive in a step above those before it
     has CASE          ->  ok 1 | ok 0
     anything failing  ->  error TEXT
 
-The first line is `ok TORCH_VERSION`, or `error TEXT` where torch is missing. With `--meter LIBRARY` the counting
-allocator of reprise is loaded into this process, which therefore serves bytes only, never times.
+The first line is `ok TORCH_VERSION`, or `error TEXT` where torch is missing. With `--meter LIBRARY`
+the counting allocator of reprise is loaded into this process, which then serves bytes (`peak`); the
+times come from a process without it.
 """
 
 import ctypes
@@ -71,11 +73,12 @@ def main(arguments):
 
     try:
         import torch
-    except ImportError as error:
+
+        meter = load_meter(arguments[1]) if arguments[:1] == ["--meter"] else None
+    except (ImportError, OSError) as error:
         say(f"error {error}")
         return
     torch.set_num_threads(1)
-    meter = load_meter(arguments[1]) if arguments[:1] == ["--meter"] else None
     cases = Cases()
     say(f"ok {torch.__version__}")
     for line in sys.stdin:

@@ -11,7 +11,8 @@ def step_of(shape, call, input_requires_grad=False):
     def make():
         blocks = make_blocks(shape["count"], shape["width"], shape["heads"], shape["dropout"])
         parameters = [parameter for block in blocks for parameter in block.parameters()]
-        x = torch.randn(shape["batch"], shape["length"], shape["width"], requires_grad=input_requires_grad)
+        x = torch.randn(shape["batch"], shape["length"], shape["width"])
+        x.requires_grad_(input_requires_grad)
 
         def step():
             y = x

@@ -3,7 +3,7 @@
 // A region must know the tensors that it is given, wherever they sit: they take part in autograd, are
 // saved through it, and are checked for changes. visit_tensors(value, f) calls f(at::Tensor&) for each
 // tensor inside `value`, in a fixed order. It knows tensors, std::optional, pair, tuple, array, vector,
-// deque, list, map, unordered_map (values, not keys), variant, and any nesting of them. Everything else is
+// deque, list, map, unordered_map (values, not keys), variant, and any nesting of them, and c10::IValue. Everything else is
 // opaque: it is kept as it is, and tensors inside it are not seen.
 //
 // For a type of your own, write a function beside it that argument-dependent lookup finds:
@@ -33,6 +33,10 @@
 #include <variant>
 #include <vector>
 
+namespace c10 {
+struct IValue;
+}
+
 namespace reprise {
 
 namespace detail {
@@ -49,6 +53,8 @@ concept HasOwnVisit = std::is_class_v<T> && requires(T& value, IgnoreTensor f) {
 
 template <class T>
 struct Visitable : std::bool_constant<HasOwnVisit<T>> {};
+template <>
+struct Visitable<c10::IValue> : std::true_type {};
 template <>
 struct Visitable<at::Tensor> : std::true_type {};
 template <class T>
@@ -90,10 +96,43 @@ void visit_tensors(T& value, F&& f);
 
 namespace detail {
 
+// TorchScript's values. Lists and dictionaries are shared handles: they are replaced by changed copies, so
+// that other holders keep theirs. (A template, so that only users of IValue need its header.)
+template <class IValue, class F>
+void visit_script_value(IValue& value, F& f) {
+  if (value.isTensor()) {
+    f(value.toTensor());
+  } else if (value.isTuple()) {
+    const auto tuple = std::as_const(value).toTuple();
+    std::vector<IValue> elements = tuple->elements().vec();
+    for (IValue& element : elements) visit_script_value(element, f);
+    using Tuple = typename std::remove_cvref_t<decltype(tuple)>::element_type;
+    value = IValue(Tuple::createNamed(std::move(elements), tuple->type()));
+  } else if (value.isList()) {
+    auto list = std::as_const(value).toList().copy();
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      IValue element = list.get(i);
+      visit_script_value(element, f);
+      list.set(i, std::move(element));
+    }
+    value = IValue(std::move(list));
+  } else if (value.isGenericDict()) {
+    auto dictionary = std::as_const(value).toGenericDict().copy();
+    for (auto& entry : dictionary) {
+      IValue mapped = entry.value();
+      visit_script_value(mapped, f);
+      entry.setValue(std::move(mapped));
+    }
+    value = IValue(std::move(dictionary));
+  }
+}
+
 template <class T, class F>
 void visit_standard(T& value, F& f) {
   if constexpr (std::same_as<T, at::Tensor>) {
     f(value);
+  } else if constexpr (std::same_as<T, c10::IValue>) {
+    visit_script_value(value, f);
   } else if constexpr (HasOwnVisit<T>) {
     reprise_visit_tensors(value, f);
   } else if constexpr (requires { typename std::tuple_size<T>::type; }) {

@@ -1,12 +1,42 @@
 #include "libtorch/saved_tensor.h"
 
 #include <c10/util/Exception.h>
+#include <torch/csrc/autograd/anomaly_mode.h>
 #include <torch/csrc/autograd/node.h>
 #include <torch/csrc/autograd/variable.h>
+#include <torch/headeronly/version.h>
 
 #include <sstream>
 
 namespace reprise::libtorch {
+namespace {
+
+// As autograd's errors name the operator: "MulBackward0", or "Mul" where LibTorch has such names.
+template <class Node>
+std::string name_of(const Node& node) {
+  if constexpr (requires { node.forward_op_name(); }) {
+    return node.forward_op_name();
+  } else {
+    return node.name();
+  }
+}
+
+// The end of autograd's text about a change in place.
+const char* anomaly_hint() {
+  if (torch::autograd::AnomalyMode::is_enabled()) {
+    return " Hint: the backtrace further above shows the operation that failed to compute its gradient."
+           " The variable in question was changed in there or anywhere later. Good luck!";
+  }
+#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 13)
+  return " Hint: enable anomaly detection to find the operation that failed to compute its gradient,"
+         " with torch.autograd.set_detect_anomaly(True, check_nan=False).";
+#else
+  return " Hint: enable anomaly detection to find the operation that failed to compute its gradient,"
+         " with torch.autograd.set_detect_anomaly(True).";
+#endif
+}
+
+}  // namespace
 
 at::Tensor without_history(const at::Tensor& tensor) {
   return tensor.requires_grad() ? tensor.tensor_data() : tensor;
@@ -19,7 +49,7 @@ WeakNode::WeakNode(const at::Tensor& tensor) : output_(static_cast<std::uint32_t
 std::string WeakNode::describe() const {
   if (!node_) return {};
   const auto node = node_->lock();
-  return node ? "output " + std::to_string(output_) + " of " + node->name() : std::string();
+  return node ? "output " + std::to_string(output_) + " of " + name_of(*node) : std::string();
 }
 
 void SavedVersion::check(const at::Tensor& tensor, const WeakNode& node) const {
@@ -30,8 +60,7 @@ void SavedVersion::check(const at::Tensor& tensor, const WeakNode& node) const {
        << tensor.toString() << " " << tensor.sizes() << "]";
   if (const std::string origin = node.describe(); !origin.empty()) text << ", which is " << origin << ",";
   text << " is at version " << now << "; expected version " << version_
-       << " instead. Hint: enable anomaly detection to find the operation that failed to compute its "
-          "gradient, with torch.autograd.set_detect_anomaly(True).";
+       << " instead." << anomaly_hint();
   TORCH_CHECK(false, text.str());
 }
 

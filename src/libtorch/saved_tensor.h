@@ -28,7 +28,7 @@ class WeakNode {
  public:
   WeakNode() = default;
   explicit WeakNode(const at::Tensor& tensor);
-  // "output 0 of MulBackward0", or empty for a leaf or a node that is gone.
+  // "output 0 of Mul" ("of MulBackward0" up to LibTorch 2.12), or empty for a leaf or a node that is gone.
   std::string describe() const;
 
  private:

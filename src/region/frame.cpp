@@ -113,6 +113,21 @@ at::Tensor Frame::fetch(const Placeholder& placeholder) {
                  "must keep what the first read returned."));
 }
 
+// Callbacks of a backward call are run only if it succeeds, but they are destroyed in any case.
+class Frame::ForgetAtEnd {
+ public:
+  ForgetAtEnd(std::weak_ptr<Frame> frame, std::uint64_t key) : frame_(std::move(frame)), key_(key) {}
+  ~ForgetAtEnd() {
+    if (const auto alive = frame_.lock()) alive->forget(key_);
+  }
+  ForgetAtEnd(const ForgetAtEnd&) = delete;
+  ForgetAtEnd& operator=(const ForgetAtEnd&) = delete;
+
+ private:
+  std::weak_ptr<Frame> frame_;
+  std::uint64_t key_;
+};
+
 std::shared_ptr<Recomputation> Frame::recomputation(std::uint64_t key) {
   std::shared_ptr<Recomputation> run;
   bool others_remain = false;
@@ -132,8 +147,8 @@ std::shared_ptr<Recomputation> Frame::recomputation(std::uint64_t key) {
                           recomputations_.end());
     recomputations_.emplace_back(key, run);
   }
-  const auto clean_up = [frame = weak_from_this(), key] {
-    if (const auto alive = frame.lock()) alive->forget(key);
+  const auto clean_up = [guard = std::make_shared<ForgetAtEnd>(weak_from_this(), key)]() mutable {
+    guard.reset();
   };
   if (const auto* state = libtorch::current_state(); state != nullptr && state->group != nullptr) {
     state->group->at_end(clean_up);

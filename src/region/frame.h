@@ -50,10 +50,12 @@ class Frame final : public libtorch::HookProvider, public std::enable_shared_fro
 
   bool checks_values() const { return determinism_check_ == DeterminismCheck::kValues; }
 
-  // Drops what was recomputed under this key and not handed out.
-  void forget(std::uint64_t key);
 
  private:
+  class ForgetAtEnd;
+
+  // Drops what was recomputed under this key and not handed out.
+  void forget(std::uint64_t key);
   std::shared_ptr<Recomputation> recomputation(std::uint64_t key);
   void recompute(Recomputation& run);
   void run_again(Recomputation& run, std::vector<std::string>& operators);

@@ -36,6 +36,8 @@ struct Reentrant final : torch::CustomClassHolder {
     std::uint32_t after_forward = 0;
   };
   std::vector<Argument> arguments;
+  // Of all tensors among the arguments, in visiting order.
+  std::vector<bool> defined;
 
   struct Result {
     Metadata metadata;
@@ -51,17 +53,13 @@ struct Reentrant final : torch::CustomClassHolder {
   void check(at::TensorList again) const;
   void note_arguments(at::TensorList inputs);
   variable_list unpack_arguments(AutogradContext* context) const;
-  detail::Tensors run_again(detail::Tensors& inputs) const;
+  detail::Tensors run_again(at::TensorList inputs) const;
 };
 
 void Reentrant::note_arguments(at::TensorList inputs) {
   for (const at::Tensor& input : inputs) {
-    arguments.emplace_back();
-    if (!input.defined()) continue;
-    Argument& argument = arguments.back();
-    argument.metadata = Metadata::of(input);
-    argument.counter = input.unsafeGetTensorImpl()->version_counter();
-    argument.at_start = argument.counter.current_version();
+    const c10::VariableVersion& counter = input.unsafeGetTensorImpl()->version_counter();
+    arguments.push_back({Metadata::of(input), counter, counter.current_version(), 0});
   }
 }
 
@@ -80,7 +78,7 @@ variable_list Reentrant::unpack_arguments(AutogradContext* context) const {
   } catch (const c10::Error&) {
     for (std::size_t i = 0; i < arguments.size(); ++i) {
       const Argument& argument = arguments[i];
-      if (argument.counter.enabled() && argument.counter.current_version() != argument.after_forward) {
+      if (argument.counter.current_version() != argument.after_forward) {
         fail(i, "between forward and the recomputation");
       }
     }
@@ -112,7 +110,11 @@ void Reentrant::check(at::TensorList again) const {
   }
 }
 
-detail::Tensors Reentrant::run_again(detail::Tensors& inputs) const {
+detail::Tensors Reentrant::run_again(at::TensorList inputs) const {
+  detail::Tensors tensors;
+  for (std::size_t i = 0, next = 0; i < defined.size(); ++i) {
+    tensors.push_back(defined[i] ? inputs[next++] : at::Tensor());
+  }
   detail::Tensors outputs;
   libtorch::RecordingScope recording;
   ReplayState::Scope in_replay(replay);
@@ -121,7 +123,7 @@ detail::Tensors Reentrant::run_again(detail::Tensors& inputs) const {
   state->recomputing = true;
   state->replaying_random = state->replaying_random || in_replay.replays_random();
   libtorch::ThreadStateScope in_force(std::move(state));
-  call->run_again(inputs, &outputs);
+  call->run_again(tensors, &outputs);
   outputs.erase(std::remove_if(outputs.begin(), outputs.end(),
                                [](const at::Tensor& tensor) { return !tensor.defined(); }),
                 outputs.end());
@@ -147,7 +149,7 @@ variable_list ReentrantFunction::forward(AutogradContext* context,
   region->call->run_first();
   region->replay.end_forward();
   for (Reentrant::Argument& argument : region->arguments) {
-    if (argument.counter.enabled()) argument.after_forward = argument.counter.current_version();
+    argument.after_forward = argument.counter.current_version();
   }
   variable_list outputs;
   region->call->visit_result([&](at::Tensor& tensor) {
@@ -170,16 +172,11 @@ variable_list ReentrantFunction::backward(AutogradContext* context, const variab
   variable_list inputs = region->unpack_arguments(context);
   variable_list detached;
   for (const at::Tensor& input : inputs) {
-    if (!input.defined()) {
-      detached.emplace_back();
-      continue;
-    }
     detached.push_back(input.detach());
     detached.back().set_requires_grad(input.requires_grad());
   }
   inputs.clear();
-  detail::Tensors leaves(detached.begin(), detached.end());
-  detail::Tensors outputs = region->run_again(leaves);
+  detail::Tensors outputs = region->run_again(detached);
   region->check(outputs);
 
   variable_list roots;
@@ -204,7 +201,7 @@ variable_list ReentrantFunction::backward(AutogradContext* context, const variab
   // One gradient per parameter of forward(): the region itself has none.
   variable_list input_gradients(1);
   for (const at::Tensor& input : detached) {
-    input_gradients.push_back(input.defined() && input.requires_grad() ? input.grad() : at::Tensor());
+    input_gradients.push_back(input.requires_grad() ? input.grad() : at::Tensor());
   }
   return input_gradients;
 }
@@ -213,15 +210,19 @@ variable_list ReentrantFunction::backward(AutogradContext* context, const variab
 
 void run_reentrant(const CheckpointOptions& options, const std::shared_ptr<detail::RegionCall>& call) {
   libtorch::ensure_engine_front();
+  auto region = c10::make_intrusive<Reentrant>();
   variable_list inputs;
-  call->visit_arguments([&](at::Tensor& tensor) { inputs.push_back(tensor); });
+  // Autograd takes only defined tensors; the others are put back in their places for each run.
+  call->visit_arguments([&](at::Tensor& tensor) {
+    region->defined.push_back(tensor.defined());
+    if (tensor.defined()) inputs.push_back(tensor);
+  });
   if (std::none_of(inputs.begin(), inputs.end(),
-                   [](const at::Tensor& input) { return input.defined() && input.requires_grad(); })) {
+                   [](const at::Tensor& input) { return input.requires_grad(); })) {
     TORCH_WARN(name_of_region(options.name),
                " with reentrant=true: none of the inputs has requires_grad=true. Gradients will be undefined "
                "(reentrant=false has no such need)");
   }
-  auto region = c10::make_intrusive<Reentrant>();
   region->call = call;
   region->name = options.name;
   region->determinism_check = options.determinism_check;

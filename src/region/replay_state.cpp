@@ -52,11 +52,11 @@ ReplayState::Scope::Scope(const ReplayState& state) {
   if (state.ambient_) ambient_.emplace(*state.ambient_);
   if (!state.random_) return;
   replays_random_ = !state.default_state_.empty() || !state.own_state_.empty();
-  if (replays_random_) {
-    const libtorch::ThreadState* thread = libtorch::current_state();
-    if (thread == nullptr || !thread->replaying_random) {
-      lock_ = std::unique_lock<std::mutex>(replay_mutex());
-    }
+  // Without the lock nothing may be touched, or another thread's replay would be disturbed.
+  if (!replays_random_) return;
+  const libtorch::ThreadState* thread = libtorch::current_state();
+  if (thread == nullptr || !thread->replaying_random) {
+    lock_ = std::unique_lock<std::mutex>(replay_mutex());
   }
   default_before_ = state.take_default();
   own_before_ = state.take_own();

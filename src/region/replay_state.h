@@ -28,8 +28,8 @@ class ReplayState {
   // Forward is over: forgets generator states from which nothing was drawn.
   void end_forward();
 
-  // Puts the state back until destroyed; then everything is as before, also when nothing was replayed but
-  // the function drew all the same.
+  // Puts the state back until destroyed; then everything is as before. Generators from which forward drew
+  // nothing are left alone.
   class Scope {
    public:
     explicit Scope(const ReplayState& state);

@@ -1,9 +1,14 @@
-// What the program says to wrong input: one line that names it and the remedy, on stderr, exit code 2; and
-// its help, version and info.
+// What the program says to wrong input: one line that names it and the remedy, on stderr, exit code
+// 2; and its help, version and info.
 #include <gmock/gmock.h>
+#include <reprise/error.h>
 
+#include <algorithm>
+#include <new>
 #include <nlohmann/json.hpp>
+#include <stdexcept>
 
+#include "apps/reprise/commands.h"
 #include "tests/apps/program.h"
 
 namespace reprise::app {
@@ -34,12 +39,12 @@ TEST(CommandLine, RefusesWordsItDoesNotKnow) {
 TEST(CommandLine, RefusesValuesThatAreNotNumbers) {
   expect_refusal(words("train --layers many"), "--layers = many");
   expect_refusal(words("train --layers"), "--layers: 1 required N missing");
-  expect_refusal(words("train --seed -1"), "--seed = -1");
 }
 
 TEST(CommandLine, RefusesImpossibleSizes) {
   expect_refusal(words("train --heads 3"), "3 heads do not divide width 256");
   expect_refusal(words("train --layers 0"), "layers is 0; it must be at least 1");
+  expect_refusal(words("train --seed -1"), "--seed -1: must be at least 0");
   expect_refusal(words("train --batch 0"), "--batch 0: must be at least 1");
   expect_refusal(words("train --steps 0"), "--steps 0: must be at least 1");
   expect_refusal(words("train --accumulate 0"), "--accumulate 0: must be at least 1");
@@ -54,24 +59,30 @@ TEST(CommandLine, RefusesImpossibleSizes) {
 
 TEST(CommandLine, RefusesUnknownChoicesAndListsTheKnown) {
   expect_refusal(words("train --model bert"), "unknown model 'bert'; choose one of gpt");
-  expect_refusal(words("train --attention slow"), "unknown attention 'slow'; choose one of fused, unfused");
+  expect_refusal(words("train --attention slow"),
+                 "unknown attention 'slow'; choose one of fused, unfused");
   expect_refusal(words("train --dtype f8"), "unknown dtype 'f8'; choose one of f32, bf16");
   expect_refusal(words("train --device moon"), "unknown device 'moon'; choose auto or one of cpu");
-  expect_refusal(words("train --device cuda:99"), "device 'cuda:99' is not available here; choose auto");
-  expect_refusal(words("train --strategy all"), "choose one of none, every-block, segments:K, sqrt");
+  expect_refusal(words("train --device cuda:99"),
+                 "device 'cuda:99' is not available here; choose auto");
+  expect_refusal(words("train --strategy all"),
+                 "choose one of none, every-block, segments:K, sqrt");
   expect_refusal(words("compare --strategies none,all"), "unknown strategy 'all'");
-  expect_refusal(words("compare --strategies segments:9"), "more segments than the model has layers (8)");
+  expect_refusal(words("compare --strategies segments:9"),
+                 "more segments than the model has layers (8)");
 }
 
 TEST(CommandLine, RefusesDataThatCannotBeTrainedOn) {
   const TemporaryFolder folder;
-  expect_refusal({"train", "--data", folder / "none.txt"}, "no such file or folder: " + folder / "none.txt");
+  expect_refusal({"train", "--data", folder / "none.txt"},
+                 "no such file or folder: " + folder / "none.txt");
   expect_refusal({"train", "--data", REPRISE_CLI}, "is a binary file; give text files with --data");
   expect_refusal({"train", "--data", folder.path()}, "no text in " + folder.path().string());
   write_file(folder / "short.txt", std::string(1000, 'a'));
-  expect_refusal({"train", "--data", folder / "short.txt"},
-                 "context 128 is longer than the data: 900 bytes to train on and 100 to validate on, and "
-                 "both need at least 129; give more --data or a shorter --context");
+  expect_refusal(
+      {"train", "--data", folder / "short.txt"},
+      "context 128 is longer than the data: 900 bytes to train on and 100 to validate on, and "
+      "both need at least 129; give more --data or a shorter --context");
 }
 
 TEST(CommandLine, RefusesPlacesItCannotWriteTo) {
@@ -86,20 +97,42 @@ TEST(CommandLine, RefusesPlacesItCannotWriteTo) {
   }
 }
 
+TEST(CommandLine, TakesTheLastOfAnOptionGivenTwice) {
+  expect_refusal(words("train --heads 8 --heads 3"), "3 heads do not divide width 256");
+}
+
+std::pair<int, std::string> report_of(const Chosen& chosen) {
+  testing::internal::CaptureStderr();
+  const int exit_code = run_and_report("reprise train", chosen);
+  return {exit_code, testing::internal::GetCapturedStderr()};
+}
+
 TEST(CommandLine, ReportsAFailureInOneLineWithoutAStackTrace) {
-  // More memory than there are addresses.
-  const Finished result = run_here(tiny_run("train", "--batch 100000000000 --steps 1"));
-  EXPECT_EQ(result.exit_code, 1);
-  EXPECT_EQ(std::ranges::count(result.err, '\n'), 1) << result.err;
-  EXPECT_THAT(result.err, HasSubstr("reprise train: "));
+  EXPECT_THAT(report_of([]() -> int { TORCH_CHECK(false, "sizes differ\nsecond line"); }),
+              testing::Pair(1, "reprise train: sizes differ\n"));
+  EXPECT_THAT(report_of([]() -> int { throw std::runtime_error("no more disk"); }),
+              testing::Pair(1, "reprise train: no more disk\n"));
+  EXPECT_THAT(report_of([]() -> int { throw UsageError("not so"); }),
+              testing::Pair(2, "reprise train: not so\n"));
+}
+
+TEST(CommandLine, KnowsTheRemedyForALackOfMemory) {
+  const char* remedy = "; try a smaller --batch, or --strategy sqrt\n";
+  EXPECT_THAT(
+      report_of([]() -> int { TORCH_CHECK(false, "can't allocate memory: 8 bytes"); }),
+      testing::Pair(1, "reprise train: can't allocate memory: 8 bytes" + std::string(remedy)));
+  EXPECT_THAT(report_of([]() -> int { throw std::bad_alloc(); }),
+              testing::Pair(1, "reprise train: cannot allocate memory" + std::string(remedy)));
 }
 
 TEST(CommandLine, HelpsWithEveryCommand) {
-  EXPECT_THAT(run_here({"--help"}).out, AllOf(HasSubstr("train"), HasSubstr("compare"), HasSubstr("info")));
+  EXPECT_THAT(run_here({"--help"}).out,
+              AllOf(HasSubstr("train"), HasSubstr("compare"), HasSubstr("info")));
   for (const char* command : {"train", "compare"}) {
     const Finished result = run_here({command, "--help"});
     EXPECT_EQ(result.exit_code, 0);
-    EXPECT_THAT(result.out, AllOf(HasSubstr("--layers N=8"), HasSubstr("from-input"), HasSubstr("--json")));
+    EXPECT_THAT(result.out,
+                AllOf(HasSubstr("--layers N=8"), HasSubstr("from-input"), HasSubstr("--json")));
   }
   EXPECT_EQ(run_here({"info", "--help"}).exit_code, 0);
 }

@@ -15,8 +15,8 @@ using testing::AllOf;
 using testing::HasSubstr;
 
 TEST(Compare, MeasuresEveryStrategyAgainstThePlainStep) {
-  const Finished run = run_here(
-      tiny_run("compare", "--strategies every-block,from-input,every-block --layers 8 --steps 2 --json"));
+  const Finished run = run_here(tiny_run(
+      "compare", "--strategies every-block,from-input,every-block --layers 8 --steps 2 --json"));
   ASSERT_EQ(run.exit_code, 0) << run.err;
   const json result = json::parse(run.out);
   const json& rows = result.at("strategies");
@@ -36,14 +36,16 @@ TEST(Compare, MeasuresEveryStrategyAgainstThePlainStep) {
   }
   // The same weights and gradients live under all of them.
   const auto alive = [&](int i) {
-    return rows[i].at("peak_bytes").get<std::int64_t>() - rows[i].at("activation_bytes").get<std::int64_t>();
+    return rows[i].at("peak_bytes").get<std::int64_t>() -
+           rows[i].at("activation_bytes").get<std::int64_t>();
   };
   EXPECT_NEAR(alive(1), alive(0), 2000);
 }
 
 TEST(Compare, HoldsInEveryVariant) {
   for (const char* more : {"--reentrant", "--dtype bf16", "--attention unfused", "--dropout 0"}) {
-    const Finished run = run_here(tiny_run("compare", std::string("--steps 1 --strategies sqrt,from-input ") + more));
+    const Finished run = run_here(
+        tiny_run("compare", std::string("--steps 1 --strategies sqrt,from-input ") + more));
     EXPECT_EQ(run.exit_code, 0) << more << run.err;
     EXPECT_THAT(run.out, AllOf(HasSubstr("same gradients"), HasSubstr("sqrt"), HasSubstr("1.00×")));
   }

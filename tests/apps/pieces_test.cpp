@@ -1,4 +1,5 @@
-// The pieces that the commands are made of: files that are whole, data, schedule, figures, the live line.
+// The pieces that the commands are made of: files that are whole, data, schedule, figures, the live
+// line.
 #include <gmock/gmock.h>
 #include <reprise/error.h>
 #include <sys/wait.h>
@@ -109,7 +110,8 @@ TEST(TextData, TakesFoldersInOrderAndLeavesOutWhatIsNoText) {
 TEST(TextData, IsThisRepositoryIfNothingIsNamed) {
   const TextData data = load_text({});
   EXPECT_GT(data.files, 20u);
-  EXPECT_THAT(data.training + data.validation, HasSubstr("Is this very sentence part of the data?"));
+  EXPECT_THAT(data.training + data.validation,
+              HasSubstr("Is this very sentence part of the data?"));
 }
 
 TEST(Batches, AreAFunctionOfSeedAndNumber) {
@@ -187,8 +189,9 @@ TEST(Progress, LeavesOutWhatDoesNotFit) {
                                 .peak = MB(20.4),
                                 .seconds_left = 9.5};
   const auto parts = progress_parts(figures);
-  EXPECT_EQ(fit_into(parts, 100),
-            "step   7/100   loss 2.5000   9.5 s left   41.2 ms/step   12.3 k tokens/s   peak 20.4 MB");
+  EXPECT_EQ(
+      fit_into(parts, 100),
+      "step   7/100   loss 2.5000   9.5 s left   41.2 ms/step   12.3 k tokens/s   peak 20.4 MB");
   EXPECT_EQ(fit_into(parts, 40), "step   7/100   loss 2.5000   9.5 s left");
   EXPECT_EQ(fit_into(parts, 5), "");
 }

@@ -1,4 +1,4 @@
-// See program.h.
+// A forked `reprise` whose streams are pipes or a pseudo-terminal.
 #include "tests/apps/program.h"
 
 #include <gtest/gtest.h>
@@ -26,7 +26,8 @@ Finished run_here(const Arguments& arguments) {
   testing::internal::CaptureStderr();
   const int exit_code = run_command_line(static_cast<int>(argv.size()), argv.data());
   std::fflush(stdout);
-  return {exit_code, testing::internal::GetCapturedStdout(), testing::internal::GetCapturedStderr()};
+  return {exit_code, testing::internal::GetCapturedStdout(),
+          testing::internal::GetCapturedStderr()};
 }
 
 namespace {
@@ -108,9 +109,10 @@ Arguments words(const std::string& text) {
 }
 
 Arguments tiny_run(const std::string& command, const std::string& more) {
-  return words(command +
-               " --layers 3 --width 16 --heads 2 --context 16 --batch 2 --device cpu --threads 1 --data " +
-               REPRISE_SOURCE_DIR + "/tests/apps " + more);
+  return words(
+      command +
+      " --layers 3 --width 16 --heads 2 --context 16 --batch 2 --device cpu --threads 1 --data " +
+      REPRISE_SOURCE_DIR + "/tests/apps " + more);
 }
 
 TemporaryFolder::TemporaryFolder() {

@@ -1,5 +1,5 @@
-// Runs `reprise` for the tests: in this process, where only its output counts, or as a process of its own,
-// where signals, terminals and sudden death do.
+// Runs `reprise` for the tests: in this process, where only its output counts, or as a process of
+// its own, where signals, terminals and sudden death do.
 #pragma once
 
 #include <sys/types.h>

@@ -1,5 +1,5 @@
-// Training as a user sees it: it learns, stops and goes on bit for bit, survives Ctrl-C, and is quiet where
-// nobody looks.
+// Training as a user sees it: it learns, stops and goes on bit for bit, survives Ctrl-C, and is
+// quiet where nobody looks.
 #include <gmock/gmock.h>
 
 #include <csignal>
@@ -68,7 +68,8 @@ TEST_P(Resume, ContinuesBitForBit) {
   const TemporaryFolder folder;
   const std::string common = std::string("--steps 6 --json ") + GetParam();
   const json whole = result_of(tiny_run("train", common + " --metrics " + folder / "whole"));
-  const std::string part = common + " --checkpoint-dir " + folder / "c" + " --metrics " + folder / "parts";
+  const std::string part =
+      common + " --checkpoint-dir " + folder / "c" + " --metrics " + folder / "parts";
   EXPECT_EQ(result_of(tiny_run("train", part + " --stop-after 3")).at("step"), 3);
   const json resumed = result_of(tiny_run("train", part + " --resume"));
   EXPECT_EQ(resumed.at("weights_xxh3"), whole.at("weights_xxh3"));
@@ -93,7 +94,8 @@ TEST(Train, StrategiesTrainTheSameWeights) {
     return result_of(tiny_run("train", "--steps 3 --json " + more)).at("weights_xxh3");
   };
   const auto expected = weights("--strategy none");
-  for (const char* strategy : {"every-block", "sqrt", "segments:2", "from-input", "sqrt --reentrant"}) {
+  for (const char* strategy :
+       {"every-block", "sqrt", "segments:2", "from-input", "sqrt --reentrant"}) {
     EXPECT_EQ(weights(std::string("--strategy ") + strategy), expected) << strategy;
   }
 }
@@ -106,7 +108,8 @@ TEST(Train, AccumulationSplitsAStepIntoBatches) {
   result_of(tiny_run("train", common + " --batch 2 --accumulate 2"));
   const json parts = lines_of(folder / "m").at(0);
   EXPECT_NEAR(parts.at("loss").get<double>(), whole.at("loss").get<double>(), 1e-5);
-  EXPECT_NEAR(parts.at("gradient_norm").get<double>(), whole.at("gradient_norm").get<double>(), 1e-4);
+  EXPECT_NEAR(parts.at("gradient_norm").get<double>(), whole.at("gradient_norm").get<double>(),
+              1e-4);
 }
 
 TEST(Train, RefusesToOverwriteOrToContinueAnotherRun) {
@@ -151,17 +154,20 @@ TEST(Train, ADamagedCheckpointIsAClearError) {
 
 TEST(Train, CtrlCSavesAndExits130) {
   const TemporaryFolder folder;
-  const std::string more = "--steps 100000 --checkpoint-dir " + folder / "c" + " --metrics " + folder / "m";
+  const std::string more =
+      "--steps 100000 --checkpoint-dir " + folder / "c" + " --metrics " + folder / "m";
   Process process(tiny_run("train", more));
   await_steps(folder / "m", 3);
   process.send(SIGINT);
   const Finished result = process.wait();
   EXPECT_EQ(result.exit_code, 130);
   const auto done = lines_of(folder / "m").size();
-  EXPECT_THAT(result.err, HasSubstr("interrupted after step " + std::to_string(done) + "; saved to " +
-                                    folder / "c/training.reprise" + "; add --resume to go on"));
-  const json resumed = result_of(tiny_run(
-      "train", "--json --resume --steps " + std::to_string(done + 2) + " --checkpoint-dir " + folder / "c"));
+  EXPECT_THAT(result.err,
+              HasSubstr("interrupted after step " + std::to_string(done) + "; saved to " +
+                        folder / "c/training.reprise" + "; add --resume to go on"));
+  const json resumed =
+      result_of(tiny_run("train", "--json --resume --steps " + std::to_string(done + 2) +
+                                      " --checkpoint-dir " + folder / "c"));
   EXPECT_EQ(resumed.at("step"), done + 2);
 }
 
@@ -177,8 +183,8 @@ TEST(Train, AnInterruptionWithoutAFolderSaysThatNothingWasSaved) {
 
 TEST(Train, AKilledRunNeverLeavesABrokenCheckpoint) {
   const TemporaryFolder folder;
-  const std::string common = "--checkpoint-every 1 --checkpoint-dir " + folder / "c" + " --metrics " +
-                             folder / "m" + " --steps 100000 ";
+  const std::string common = "--checkpoint-every 1 --checkpoint-dir " + folder / "c" +
+                             " --metrics " + folder / "m" + " --steps 100000 ";
   std::int64_t done = 0;
   for (int kill = 0; kill < 5; ++kill) {
     Process process(tiny_run("train", common + (kill > 0 ? "--resume" : "")));
@@ -187,8 +193,7 @@ TEST(Train, AKilledRunNeverLeavesABrokenCheckpoint) {
     std::this_thread::sleep_for(std::chrono::microseconds(700 * kill));
     process.send(SIGKILL);
     EXPECT_EQ(process.wait().exit_code, -SIGKILL);
-    const json resumed = result_of(
-        tiny_run("train", common + "--json --resume --stop-after 1"));
+    const json resumed = result_of(tiny_run("train", common + "--json --resume --stop-after 1"));
     EXPECT_GT(resumed.at("step"), done);
     done = resumed.at("step");
   }
@@ -196,7 +201,8 @@ TEST(Train, AKilledRunNeverLeavesABrokenCheckpoint) {
 
 TEST(Train, TheMetricsOfAResumedRunHaveEveryStepOnce) {
   const TemporaryFolder folder;
-  const std::string common = "--steps 6 --metrics " + folder / "m" + " --checkpoint-dir " + folder / "c ";
+  const std::string common =
+      "--steps 6 --metrics " + folder / "m" + " --checkpoint-dir " + folder / "c ";
   ASSERT_EQ(run_here(tiny_run("train", common + "--stop-after 3")).exit_code, 0);
   // As a killed run leaves it: steps after the last save, and half a line.
   std::string longer = contents(folder / "m");

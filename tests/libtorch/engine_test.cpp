@@ -1,5 +1,5 @@
-// The front of autograd's engine: that it is in place when a scope needs it, whoever replaced the engine
-// meanwhile, and that it forwards everything but the question for hooks.
+// The front of autograd's engine: that it is in place when a scope needs it, whoever replaced the
+// engine meanwhile, and that it forwards everything but the question for hooks.
 #include "libtorch/engine.h"
 
 #include <torch/csrc/autograd/engine.h>
@@ -78,8 +78,8 @@ class OtherEngine final : public Engine {
     return Engine::make_anomaly_metadata();
   }
   torch::autograd::variable_list execute(const torch::autograd::edge_list& roots,
-                                         const torch::autograd::variable_list& inputs, bool keep_graph,
-                                         bool create_graph, bool accumulate_grad,
+                                         const torch::autograd::variable_list& inputs,
+                                         bool keep_graph, bool create_graph, bool accumulate_grad,
                                          const torch::autograd::edge_list& outputs) override {
     ++executed;
     return Engine::execute(roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);

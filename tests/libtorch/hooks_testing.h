@@ -1,5 +1,5 @@
-// What the tests of saved-tensor hooks share: hooks that give back what they were given, or a copy of it,
-// and count what autograd asks of them.
+// What the tests of saved-tensor hooks share: hooks that give back what they were given, or a copy
+// of it, and count what autograd asks of them.
 #pragma once
 
 #include <reprise/saved_tensor_hooks.h>

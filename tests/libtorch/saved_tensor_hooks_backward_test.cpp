@@ -1,5 +1,6 @@
-// Hook scopes that are open while backward runs: what backward itself saves is packed too, on whichever
-// thread autograd runs it. A backward call nested 60 deep leaves its thread for a pool of others.
+// Hook scopes that are open while backward runs: what backward itself saves is packed too, on
+// whichever thread autograd runs it. A backward call nested 60 deep leaves its thread for a pool of
+// others.
 #include <set>
 #include <thread>
 
@@ -44,8 +45,8 @@ struct TwoOrders {
 TwoOrders two_orders(const at::Tensor& x, const at::Tensor& w) {
   TwoOrders orders;
   orders.first = torch::autograd::grad({network(x, w).pow(2).sum()}, {x, w}, {}, true, true);
-  orders.second = torch::autograd::grad(
-      {orders.first[0].pow(2).sum() + orders.first[1].sin().sum()}, {x, w});
+  orders.second =
+      torch::autograd::grad({orders.first[0].pow(2).sum() + orders.first[1].sin().sum()}, {x, w});
   return orders;
 }
 
@@ -134,7 +135,8 @@ TEST_F(HooksInBackward, AScopeOpenedInBackwardIsClosedWithItsFunction) {
   const at::Tensor y = OpensAScope::apply(SavesInBackward::apply(x_), &counts_);
   y.sum().backward();
   EXPECT_EQ(counts_.packs, 1);
-  EXPECT_EQ(outer.packs, 3);  // one in forward, two in SavesInBackward's backward, after OpensAScope's
+  EXPECT_EQ(outer.packs,
+            3);  // one in forward, two in SavesInBackward's backward, after OpensAScope's
 }
 
 // A backward that calls backward, `depth` deep, and saves one tensor on every level.
@@ -242,7 +244,8 @@ TEST_F(HooksInBackward, SeveralThreadsMayReadOneRetainedGraph) {
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([&] {
       for (int step = 0; step < 25; ++step) {
-        if (!same_bits(torch::autograd::grad({y}, {x_, w_}, {}, /*retain_graph=*/true), expected)) ++wrong;
+        if (!same_bits(torch::autograd::grad({y}, {x_, w_}, {}, /*retain_graph=*/true), expected))
+          ++wrong;
       }
     });
   }

@@ -1,6 +1,6 @@
-// Any graph, any scopes: random programs of operators, with identity, copying and offloading scopes (and
-// ones that hide them) opened and closed at random points, must give the plain program's gradients, of
-// first and second order, bit by bit, and leave nothing alive.
+// Any graph, any scopes: random programs of operators, with identity, copying and offloading scopes
+// (and ones that hide them) opened and closed at random points, must give the plain program's
+// gradients, of first and second order, bit by bit, and leave nothing alive.
 #include <rapidcheck.h>
 
 #include <algorithm>
@@ -23,8 +23,8 @@ struct Step {
 using Program = std::vector<Step>;
 
 void showValue(const Step& step, std::ostream& out) {
-  out << "{kind " << static_cast<int>(step.kind) << ", op " << step.op << ", " << step.a << ", " << step.b
-      << "}";
+  out << "{kind " << static_cast<int>(step.kind) << ", op " << step.op << ", " << step.a << ", "
+      << step.b << "}";
 }
 
 constexpr int kOperators = 14;
@@ -66,8 +66,8 @@ at::Tensor apply(int op, const at::Tensor& a, const at::Tensor& b) {
   }
 }
 
-using Scope = std::variant<std::monostate, std::unique_ptr<SavedTensorHooks>, std::unique_ptr<SaveOnCpu>,
-                           std::unique_ptr<NoSavedTensorHooks>>;
+using Scope = std::variant<std::monostate, std::unique_ptr<SavedTensorHooks>,
+                           std::unique_ptr<SaveOnCpu>, std::unique_ptr<NoSavedTensorHooks>>;
 
 // Runs the program, with its scopes or without; the innermost scope is closed first.
 at::Tensor run(const Program& program, const Tensors& leaves, HookCounts* counts) {
@@ -75,7 +75,8 @@ at::Tensor run(const Program& program, const Tensors& leaves, HookCounts* counts
   std::vector<Scope> scopes;
   for (const Step& step : program) {
     if (step.kind == Kind::kOperator) {
-      values.push_back(apply(step.op, values[step.a % values.size()], values[step.b % values.size()]));
+      values.push_back(
+          apply(step.op, values[step.a % values.size()], values[step.b % values.size()]));
     } else if (counts == nullptr) {
       continue;
     } else if (step.kind == Kind::kIdentity) {
@@ -103,22 +104,23 @@ Tensors both_orders(const at::Tensor& loss, const Tensors& leaves) {
     if (gradient.defined()) norm = norm + gradient.pow(2).sum();
   }
   if (norm.requires_grad()) {
-    const Tensors second = torch::autograd::grad({norm}, leaves, {}, false, false, /*allow_unused=*/true);
+    const Tensors second =
+        torch::autograd::grad({norm}, leaves, {}, false, false, /*allow_unused=*/true);
     gradients.insert(gradients.end(), second.begin(), second.end());
   }
   return gradients;
 }
 
 rc::Gen<Program> programs() {
-  const auto step = rc::gen::construct<Step>(
-      rc::gen::weightedElement<Kind>({{12, Kind::kOperator},
-                                      {2, Kind::kIdentity},
-                                      {2, Kind::kCopying},
-                                      {1, Kind::kSaveOnCpu},
-                                      {1, Kind::kNone},
-                                      {3, Kind::kClose}}),
-      rc::gen::inRange(0, kOperators), rc::gen::inRange<std::size_t>(0, 64),
-      rc::gen::inRange<std::size_t>(0, 64));
+  const auto step = rc::gen::construct<Step>(rc::gen::weightedElement<Kind>({{12, Kind::kOperator},
+                                                                             {2, Kind::kIdentity},
+                                                                             {2, Kind::kCopying},
+                                                                             {1, Kind::kSaveOnCpu},
+                                                                             {1, Kind::kNone},
+                                                                             {3, Kind::kClose}}),
+                                             rc::gen::inRange(0, kOperators),
+                                             rc::gen::inRange<std::size_t>(0, 64),
+                                             rc::gen::inRange<std::size_t>(0, 64));
   return rc::gen::container<Program>(step);
 }
 

@@ -1,6 +1,6 @@
-// Hook scopes as a user meets them: which scope is called, with what, how often, and that gradients and
-// memory are those of the plain program. (Backward's side: saved_tensor_hooks_backward_test.cpp; errors:
-// saved_tensor_hooks_errors_test.cpp.)
+// Hook scopes as a user meets them: which scope is called, with what, how often, and that gradients
+// and memory are those of the plain program. (Backward's side:
+// saved_tensor_hooks_backward_test.cpp; errors: saved_tensor_hooks_errors_test.cpp.)
 #include "tests/libtorch/hooks_testing.h"
 
 #include <ATen/SavedTensorHooks.h>
@@ -69,8 +69,9 @@ TEST_F(SavedTensorHooksTest, AreNotAskedForWhatNeedsNoGradient) {
 
 TEST_F(SavedTensorHooksTest, AreNotShownScalarsThatLibTorchWraps) {
   std::vector<c10::DimVector> shapes;
-  const SavedTensorHooks scope([&](const at::Tensor& t) { return shapes.emplace_back(t.sizes()), t; },
-                               [](const at::Tensor& t) { return t; });
+  const SavedTensorHooks scope(
+      [&](const at::Tensor& t) { return shapes.emplace_back(t.sizes()), t; },
+      [](const at::Tensor& t) { return t; });
   const at::Tensor y = x_ * 2;
   EXPECT_EQ(shapes, std::vector<c10::DimVector>{});
   y.sum().backward();
@@ -145,8 +146,7 @@ TEST_F(SavedTensorHooksTest, PackSeesATensorWithoutHistoryUnderNoGrad) {
         });
     y = (x_ * w_).exp();
   }
-  const torch::AutoGradMode grad_mode(true);
-  y.sum().backward({}, /*retain_graph=*/false, /*create_graph=*/true);
+  torch::autograd::grad({y.sum()}, {x_}, {}, /*retain_graph=*/true, /*create_graph=*/true);
   EXPECT_FALSE(requires_grad);
   EXPECT_FALSE(grad_mode_in_pack);
   EXPECT_FALSE(grad_mode_in_unpack);
@@ -193,8 +193,10 @@ TEST_F(SavedTensorHooksTest, SavedViewsAndTransposedTensorsKeepTheirMeaning) {
     const SavedTensorHooks scope(std::move(packer));
     return views();
   };
-  EXPECT_TRUE(same_bits(gradients_of([&] { return hooked(identity(counts_)); }, {x_, w_}), expected));
-  EXPECT_TRUE(same_bits(gradients_of([&] { return hooked(copying(counts_)); }, {x_, w_}), expected));
+  EXPECT_TRUE(
+      same_bits(gradients_of([&] { return hooked(identity(counts_)); }, {x_, w_}), expected));
+  EXPECT_TRUE(
+      same_bits(gradients_of([&] { return hooked(copying(counts_)); }, {x_, w_}), expected));
   EXPECT_GT(counts_.packs, 0);
 }
 
@@ -223,14 +225,15 @@ using Operator = at::Tensor (*)(const at::Tensor&);
 class SavedTensorHooksLeaks : public ::testing::TestWithParam<std::pair<const char*, Operator>> {};
 INSTANTIATE_TEST_SUITE_P(
     Operators, SavedTensorHooksLeaks,
-    ::testing::Values(std::pair("Exp", Operator([](const at::Tensor& x) { return x.exp(); })),
-                      std::pair("Softmax", Operator([](const at::Tensor& x) { return x.softmax(1); })),
-                      std::pair("Sqrt", Operator([](const at::Tensor& x) { return x.abs().sqrt(); })),
-                      std::pair("Sigmoid", Operator([](const at::Tensor& x) { return x.sigmoid(); })),
-                      std::pair("Square", Operator([](const at::Tensor& x) { return x * x; })),
-                      std::pair("Chain", Operator([](const at::Tensor& x) {
-                                  return x.exp().tanh().matmul(x.t()).exp();
-                                }))),
+    ::testing::Values(
+        std::pair("Exp", Operator([](const at::Tensor& x) { return x.exp(); })),
+        std::pair("Softmax", Operator([](const at::Tensor& x) { return x.softmax(1); })),
+        std::pair("Sqrt", Operator([](const at::Tensor& x) { return x.abs().sqrt(); })),
+        std::pair("Sigmoid", Operator([](const at::Tensor& x) { return x.sigmoid(); })),
+        std::pair("Square", Operator([](const at::Tensor& x) { return x * x; })),
+        std::pair("Chain", Operator([](const at::Tensor& x) {
+                    return x.exp().tanh().matmul(x.t()).exp();
+                  }))),
     [](const auto& info) { return info.param.first; });
 
 TEST_P(SavedTensorHooksLeaks, AGraphThatIsDroppedTakesItsPackedTensorsAlong) {
@@ -269,14 +272,14 @@ TEST_F(SavedTensorHooksTest, SaveOnCpuChangesNoGradient) {
 }
 
 TEST_F(SavedTensorHooksTest, SaveOnCpuLeavesTensorsWhereTheyAreOnTheHost) {
-  const auto forward_bytes = [&] {
-    const Bytes before = live_bytes();
-    const at::Tensor y = network(x_, w_);
-    return live_bytes() - before;
+  const auto allocations_in_forward = [&] {
+    const std::int64_t before = allocation_count();
+    network(x_, w_);
+    return allocation_count() - before;
   };
-  const Bytes expected = forward_bytes();
+  const std::int64_t expected = allocations_in_forward();
   const SaveOnCpu offload;
-  EXPECT_EQ(forward_bytes(), expected);
+  EXPECT_EQ(allocations_in_forward(), expected);
 }
 
 TEST_F(SavedTensorHooksTest, SaveOnCpuIsAScopeLikeAnyOther) {

@@ -1,5 +1,5 @@
-// Tensors saved through autograd: that hooks manage them, that versions are checked as autograd checks
-// them, and that changes are counted where regions ask for them.
+// Tensors saved through autograd: that hooks manage them, that versions are checked as autograd
+// checks them, and that changes are counted where regions ask for them.
 #include "libtorch/saved_tensor.h"
 
 #include "tests/libtorch/hooks_testing.h"
@@ -27,7 +27,7 @@ TEST(WithoutHistory, IsTheTensorItselfWhereThereIsNone) {
 TEST(WeakNode, NamesTheOutputOfAnOperatorWhileItsGraphLives) {
   at::Tensor y = (leaf() * 2).split(2)[1];
   const WeakNode node(y);
-  EXPECT_EQ(node.describe(), "output 1 of SplitBackward0");
+  EXPECT_TRUE(contains(node.describe(), "output 1 of Split"));
   y.reset();
   EXPECT_EQ(node.describe(), "");
 }
@@ -44,8 +44,9 @@ TEST(SavedVersion, AcceptsAnUnchangedTensorAndNamesAChangedOne) {
   x.add_(1);
   x.add_(1);
   const std::string text = error_of<c10::Error>([&] { version.check(x); });
-  EXPECT_TRUE(contains(text, "modified by an inplace operation: [CPUFloatType [2, 3]] is at version 2; "
-                             "expected version 0 instead."));
+  EXPECT_TRUE(contains(text,
+                       "modified by an inplace operation: [CPUFloatType [2, 3]] is at version 2; "
+                       "expected version 0 instead."));
 }
 
 TEST(SavedTensor, GivesBackTheVariableItWasGiven) {
@@ -88,7 +89,8 @@ TEST(SavedTensor, CountsChangesInPlaceAndRefusesThem) {
   EXPECT_EQ(saved.changes(), 0);
   y.detach().mul_(2);
   EXPECT_EQ(saved.changes(), 1);
-  EXPECT_TRUE(contains(error_of<c10::Error>([&] { saved.unpack(); }), "modified by an inplace operation"));
+  EXPECT_TRUE(
+      contains(error_of<c10::Error>([&] { saved.unpack(); }), "modified by an inplace operation"));
 }
 
 TEST(SavedTensor, GivesThePresentContentsOfAChangedTensorWhenAsked) {
@@ -126,22 +128,22 @@ TEST(SavedTensor, AdoptsAChangedTensorWithoutItsHistory) {
   EXPECT_TRUE(same_bits(adopted, expected));
 }
 
-TEST(SavedTensor, HasTheTextThatAutogradHasForTheSameMistake) {
-  const auto change = [](bool through_saved_tensor) {
-    const at::Tensor h = leaf().abs();
-    const SavedTensor saved(h);
-    const at::Tensor y = h.sin();
-    h.detach().mul_(2);
-    return error_of<c10::Error>([&] {
-      if (through_saved_tensor) {
-        saved.unpack();
-      } else {
-        y.sum().backward();
-      }
-    });
-  };
+TEST(SavedVersion, HasTheTextThatAutogradHasForTheSameMistake) {
   const auto first_line = [](const std::string& text) { return text.substr(0, text.find('\n')); };
-  EXPECT_EQ(first_line(change(true)), first_line(change(false)));
+  const at::Tensor h = leaf().abs();
+  const SavedVersion version(h);
+  const WeakNode node(h);
+  const at::Tensor y = h.sin();
+  h.detach().mul_(2);
+  const std::string plain =
+      error_of<c10::Error>([&] { torch::autograd::grad({y.sum()}, {h}, {}, true); });
+  EXPECT_EQ(first_line(error_of<c10::Error>([&] { version.check(h, node); })), first_line(plain));
+  const torch::autograd::DetectAnomalyGuard anomaly;
+  const std::string in_anomaly_mode =
+      error_of<c10::Error>([&] { torch::autograd::grad({y.sum()}, {h}); });
+  EXPECT_NE(first_line(in_anomaly_mode), first_line(plain));
+  EXPECT_EQ(first_line(error_of<c10::Error>([&] { version.check(h, node); })),
+            first_line(in_anomaly_mode));
 }
 
 }  // namespace

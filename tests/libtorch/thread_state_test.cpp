@@ -1,5 +1,5 @@
-// The state attached to a thread: a stack of immutable states, carried where at::ThreadLocalState goes and
-// nowhere else.
+// The state attached to a thread: a stack of immutable states, carried where at::ThreadLocalState
+// goes and nowhere else.
 #include "libtorch/thread_state.h"
 
 #include <ATen/ThreadLocalState.h>

@@ -1,5 +1,5 @@
-// The GPT computes what it should: causal, the same with either attention, GPT-2's initial weights, and
-// clear refusals of what cannot be built.
+// The GPT computes what it should: causal, the same with either attention, GPT-2's initial weights,
+// and clear refusals of what cannot be built.
 #include "models/gpt.h"
 
 #include <gmock/gmock.h>
@@ -43,7 +43,8 @@ TEST(Gpt, LaterTokensDoNotChangeEarlierLogits) {
     auto changed = tokens.clone();
     changed.slice(1, 10).fill_(7);
     const auto before = model->forward(tokens), after = model->forward(changed);
-    EXPECT_TRUE(torch::allclose(before.slice(1, 0, 10), after.slice(1, 0, 10), 1e-5, 1e-6)) << fused;
+    EXPECT_TRUE(torch::allclose(before.slice(1, 0, 10), after.slice(1, 0, 10), 1e-5, 1e-6))
+        << fused;
     EXPECT_FALSE(torch::allclose(before.slice(1, 10), after.slice(1, 10), 1e-3, 1e-3)) << fused;
   }
 }
@@ -123,15 +124,17 @@ TEST(Gpt, LearnsARepeatedText) {
 
 TEST(Gpt, RefusesSizesThatCannotBeBuilt) {
   using testing::HasSubstr;
-  EXPECT_THAT(refusal({.width = 256, .heads = 3}),
-              HasSubstr("3 heads do not divide width 256; choose a width that is a multiple of heads, "
-                        "such as 258"));
+  EXPECT_THAT(
+      refusal({.width = 256, .heads = 3}),
+      HasSubstr("3 heads do not divide width 256; choose a width that is a multiple of heads, "
+                "such as 258"));
   EXPECT_THAT(refusal({.layers = 0}), HasSubstr("layers is 0; it must be at least 1"));
   EXPECT_THAT(refusal({.width = -8}), HasSubstr("width is -8"));
   EXPECT_THAT(refusal({.heads = 0}), HasSubstr("heads is 0"));
   EXPECT_THAT(refusal({.context = 0}), HasSubstr("context is 0"));
   EXPECT_THAT(refusal({.vocabulary = 0}), HasSubstr("vocabulary is 0"));
-  EXPECT_THAT(refusal({.dropout = 1}), HasSubstr("dropout is 1; it must be at least 0 and below 1"));
+  EXPECT_THAT(refusal({.dropout = 1}),
+              HasSubstr("dropout is 1; it must be at least 0 and below 1"));
   EXPECT_THAT(refusal({.dropout = std::nan("")}), HasSubstr("dropout is nan"));
 }
 
@@ -141,7 +144,8 @@ TEST(Gpt, RefusesASequenceLongerThanItsContext) {
     model->forward(random_tokens(1, 17));
     FAIL();
   } catch (const UsageError& error) {
-    EXPECT_THAT(error.what(), testing::HasSubstr("17 tokens is longer than the model's context of 16"));
+    EXPECT_THAT(error.what(),
+                testing::HasSubstr("17 tokens is longer than the model's context of 16"));
   }
 }
 

@@ -1,5 +1,5 @@
-// Every strategy leaves the gradients as they are, bit for bit, and costs the memory and the layer runs
-// that its description promises.
+// Every strategy leaves the gradients as they are, bit for bit, and costs the memory and the layer
+// runs that its description promises.
 #include "models/strategy.h"
 
 #include <ATen/autocast_mode.h>
@@ -25,7 +25,8 @@ std::string refusal(const std::string& text, std::int64_t layers = 8) {
 }
 
 TEST(Strategy, IsReadFromText) {
-  for (const char* text : {"none", "every-block", "segments:1", "segments:8", "sqrt", "from-input"}) {
+  for (const char* text :
+       {"none", "every-block", "segments:1", "segments:8", "sqrt", "from-input"}) {
     EXPECT_EQ(refusal(text), "accepted") << text;
     EXPECT_EQ(Strategy::parse(text).name(), text);
   }
@@ -39,14 +40,16 @@ TEST(Strategy, RefusesOtherTextsAndListsTheChoices) {
   EXPECT_THAT(refusal("None"), HasSubstr("unknown strategy 'None'"));
   EXPECT_THAT(refusal("sqrt:3"), HasSubstr("'sqrt:3' takes no number; write 'sqrt'"));
   for (const char* text : {"segments", "segments:", "segments:0", "segments:-2", "segments:2x"}) {
-    EXPECT_THAT(refusal(text), HasSubstr("needs a number of at least 1, such as 'segments:4'")) << text;
+    EXPECT_THAT(refusal(text), HasSubstr("needs a number of at least 1, such as 'segments:4'"))
+        << text;
   }
   EXPECT_THAT(refusal("segments:9"),
               HasSubstr("'segments:9' has more segments than the model has layers (8)"));
 }
 
 // Runs of each layer while backward runs.
-std::int64_t runs_in_backward(const std::string& strategy, std::int64_t count, bool reentrant = false) {
+std::int64_t runs_in_backward(const std::string& strategy, std::int64_t count,
+                              bool reentrant = false) {
   auto runs = std::make_shared<std::int64_t>(0);
   Layers layers;
   for (std::int64_t i = 0; i < count; ++i) {
@@ -110,7 +113,8 @@ std::vector<at::Tensor> gradients(const Case& test, const std::string& strategy)
 }
 
 TEST_P(StrategyGradients, AreBitwiseThoseOfThePlainStep) {
-  const auto expected = gradients(GetParam(), "none"), found = gradients(GetParam(), GetParam().strategy);
+  const auto expected = gradients(GetParam(), "none"),
+             found = gradients(GetParam(), GetParam().strategy);
   ASSERT_EQ(expected.size(), found.size());
   for (std::size_t i = 0; i < expected.size(); ++i) {
     EXPECT_TRUE(torch::equal(expected[i].view(at::kInt), found[i].view(at::kInt))) << i;
@@ -135,7 +139,8 @@ std::string name_of(const testing::TestParamInfo<Case>& info) {
   std::string name = info.param.strategy + (info.param.reentrant ? "_reentrant" : "") +
                      (info.param.fused ? "_fused" : "_unfused") +
                      (info.param.autocast ? "_autocast" : "");
-  std::ranges::replace_if(name, [](char c) { return c == '-' || c == ':'; }, '_');
+  std::ranges::replace_if(
+      name, [](char c) { return c == '-' || c == ':'; }, '_');
   return name;
 }
 
@@ -153,7 +158,8 @@ Bytes activations(const std::string& strategy, std::int64_t count) {
 
 TEST(Strategy, FromInputNeedsTheSameMemoryForAnyDepth) {
   // malloc rounds up by a few bytes more or less.
-  EXPECT_NEAR(activations("from-input", 4).megabytes(), activations("from-input", 32).megabytes(), 1e-3);
+  EXPECT_NEAR(activations("from-input", 4).megabytes(), activations("from-input", 32).megabytes(),
+              1e-3);
   EXPECT_GT(activations("none", 32), activations("none", 4) * 5);
 }
 

@@ -18,17 +18,18 @@ int tail_runs(const CheckpointOptions& options,
   const at::Tensor y = checkpoint(
       options,
       [&](const at::Tensor& t) {
-        const at::Tensor inner = t.sin().cos();
+        const at::Tensor inner = t.sin().exp();
         ++runs;
         return tail(inner);
       },
       x);
   y.backward();
-  EXPECT_TRUE(same_bits(take_gradients({x}), {torch::autograd::grad({x.sin().cos()}, {x})[0]}));
+  EXPECT_TRUE(same_bits(take_gradients({x}), {torch::autograd::grad({x.sin().exp()}, {x})[0]}));
   return runs;
 }
 
-at::Tensor light_tail(const at::Tensor& t) { return t.clone(); }
+// exp saves its result, so that nothing at all is left to be done after the save.
+at::Tensor light_tail(const at::Tensor& t) { return t; }
 at::Tensor heavy_tail(const at::Tensor& t) {
   std::this_thread::sleep_for(std::chrono::milliseconds(2));
   return t.clone();

@@ -97,15 +97,15 @@ auto call_plain(F& f, const Args&... args) {
     if constexpr (is_script_module<Function>) {
       PlainScriptExecutor plain;
       return function.forward(std::vector<c10::IValue>{args...});
-    } else if constexpr (requires { function->forward(args...); }) {
-      return function->forward(args...);
-    } else if constexpr (std::invocable<Function&, std::unwrap_reference_t<const Args>&...>) {
-      return std::invoke(function, static_cast<std::unwrap_reference_t<const Args>&>(args)...);
+    } else if constexpr (requires { function->forward(pass(args)...); }) {
+      return function->forward(pass(args)...);
+    } else if constexpr (std::invocable<Function&, decltype(pass(args))...>) {
+      return std::invoke(function, pass(args)...);
     } else {
-      static_assert(requires { function.forward(args...); },
+      static_assert(requires { function.forward(pass(args)...); },
                     "checkpoint(f, args...): f cannot be called with const lvalues of these arguments "
                     "(use std::ref for an argument that f changes)");
-      return function.forward(args...);
+      return function.forward(pass(args)...);
     }
   }
 }

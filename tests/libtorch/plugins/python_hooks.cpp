@@ -1,6 +1,6 @@
-// Scopes, counters and one training step behind a C interface, so that a Python interpreter can drive the
-// C++ hooks through ctypes, in its own process and threads, without a Python header in the library.
-
+// Scopes, counters and one training step behind a C interface, so that a Python interpreter can
+// drive the C++ hooks through ctypes, in its own process and threads, without a Python header in
+// the library.
 #include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/dropout.h>
@@ -57,9 +57,10 @@ std::vector<at::Tensor> gradients(const at::Tensor& x, const at::Tensor& w, Laye
 extern "C" {
 
 void* hooks_open(bool copying) {
-  return new Scope(std::in_place_type<reprise::SavedTensorHooks>, [copying](const at::Tensor& tensor) {
-    return std::make_unique<Counted>(copying ? tensor.clone() : tensor);
-  });
+  return new Scope(std::in_place_type<reprise::SavedTensorHooks>,
+                   [copying](const at::Tensor& tensor) {
+                     return std::make_unique<Counted>(copying ? tensor.clone() : tensor);
+                   });
 }
 void* hooks_open_none() { return new Scope(std::in_place_type<reprise::NoSavedTensorHooks>); }
 void hooks_close(void* scope) { delete static_cast<Scope*>(scope); }
@@ -71,7 +72,8 @@ void hooks_refuse(bool on) { refuse = on; }
 
 // 1 if a step through regions has the gradients of the plain one, bit by bit.
 int checkpointed_step_equals_plain(bool reentrant, bool nested) {
-  const at::Tensor x = at::randn({8, 8}).requires_grad_(true), w = at::randn({8, 8}).requires_grad_(true);
+  const at::Tensor x = at::randn({8, 8}).requires_grad_(true),
+                   w = at::randn({8, 8}).requires_grad_(true);
   const reprise::CheckpointOptions options{.reentrant = reentrant};
   const auto plain = gradients(x, w, [&](const at::Tensor& t) { return layer(t, w); });
   int runs = 0;
@@ -81,7 +83,7 @@ int checkpointed_step_equals_plain(bool reentrant, bool nested) {
       return layer(input, weight);
     };
     if (!nested) return reprise::checkpoint(options, counted, t, w);
-    const auto outer = [&](const at::Tensor& input, const at::Tensor& weight) {
+    const auto outer = [options, counted](const at::Tensor& input, const at::Tensor& weight) {
       return reprise::checkpoint(options, counted, input, weight);
     };
     return reprise::checkpoint(options, outer, t, w);
