@@ -2,6 +2,7 @@
 #include "session.h"
 
 #include <fmt/format.h>
+#include <torch/version.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -31,13 +32,18 @@ PeerProcess* Session::start(std::optional<std::unique_ptr<PeerProcess>>& peer, b
   if (meter) command.insert(command.end(), {"--meter", REPRISE_BENCH_METER});
   try {
     peer = std::make_unique<PeerProcess>(command);
+    // Another version would be compared with ours, and its process could not load our meter.
+    if (!(*peer)->greeting().starts_with(TORCH_VERSION)) {
+      throw std::runtime_error(
+          fmt::format("{} has torch {}", command.front(), (*peer)->greeting()));
+    }
   } catch (const std::runtime_error& error) {
     peer = nullptr;
     if (!said_no_peer_) {
       std::cerr << fmt::format(
-          "no Python peer, its figures stay empty: {}. Set REPRISE_PYTHON to a Python that has "
-          "torch.\n",
-          error.what());
+          "no Python peer, its figures stay empty: {}. Set REPRISE_PYTHON to a Python with torch "
+          "{}.\n",
+          error.what(), TORCH_VERSION);
     }
     said_no_peer_ = true;
   }

@@ -25,6 +25,10 @@
 //   its own is not affected by such a change, and is accepted.)
 // - Exceptions from either function leave the program as autograd leaves it after any failing operator.
 //
+// - LibTorch's profiler and these scopes keep their state in one stack: open and close them properly nested.
+// - In a Python process, `import torch` before the first C++ backward: LibTorch starts its pool of autograd
+//   threads for the engine that is used first.
+//
 // Without an open scope a saved tensor costs nothing extra.
 #pragma once
 

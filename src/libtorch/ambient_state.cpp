@@ -1,5 +1,6 @@
 // Taking is on the path of every region, so the switches of ten device types are read from the thread's
-// dispatch keys in one look, and their dtypes only where the process has a backend for the type.
+// dispatch keys in one look, and their dtypes only where autocast is on or the
+// process has a backend for the type.
 #include "libtorch/ambient_state.h"
 
 #include <ATen/Context.h>
@@ -45,9 +46,9 @@ AmbientState AmbientState::take() {
   state.autocast_on_ = state.autocast_off_ != keys;
   for (std::size_t i = 0; i < kAutocastTypes; ++i) {
     const c10::DeviceType type = autocast_types()[i];
-    state.autocast_dtypes_[i] = c10::impl::hasDeviceGuardImpl(type)
-                                    ? at::autocast::get_autocast_dtype(type)
-                                    : at::ScalarType::Undefined;
+    const bool matters = !is_off(state.autocast_off_, type) || c10::impl::hasDeviceGuardImpl(type);
+    state.autocast_dtypes_[i] =
+        matters ? at::autocast::get_autocast_dtype(type) : at::ScalarType::Undefined;
   }
   state.autocast_cache_ = at::autocast::is_autocast_cache_enabled();
   state.default_dtype_ = c10::get_default_dtype_as_scalartype();
@@ -87,6 +88,9 @@ void AmbientState::change(const AmbientState& from, const AmbientState& to) {
 AmbientScope::AmbientScope(const AmbientState& state) : before_(AmbientState::take()) {
   if (before_ == state) return;
   inside_ = state;
+  for (std::size_t i = 0; i < kAutocastTypes; ++i) {
+    before_.autocast_dtypes_[i] = at::autocast::get_autocast_dtype(autocast_types()[i]);
+  }
   changed_ = true;
   if (inside_.autocast_on_) at::autocast::increment_nesting();
   AmbientState::change(before_, inside_);

@@ -94,6 +94,9 @@ OtherEngine& other_engine() {
 Engine& other_stub() { return other_engine(); }
 
 TEST(EngineFront, ForwardsToTheEngineThatWasInForce) {
+  // LibTorch starts the pool for nested backward calls once a process, for the engine that comes
+  // first: it must be the one that the other tests use.
+  Engine::get_base_engine().initialize_device_threads_pool();
   torch::autograd::set_default_engine_stub(&other_stub);
   HookCounts counts;
   const at::Tensor x = leaf();
