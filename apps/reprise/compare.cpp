@@ -41,8 +41,8 @@ void print_table(const CompareOptions& options, const std::vector<Measured>& all
   }
   fmt::print("{}\n", table.text());
   fmt::print(
-      "peak: bytes alive at once, weights and gradients included; activations: above those alive "
-      "before the step.\n");
+      "peak: bytes alive at once, with weights and gradients; activations: above those before the "
+      "step\n");
 }
 
 void print_json(const CompareOptions& options, const std::vector<Measured>& all, Network& network) {

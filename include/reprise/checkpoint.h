@@ -1,31 +1,34 @@
-// checkpoint(f, args...): run f now, keep only its arguments, and run it again when backward needs what it
-// computed. Everything that torch.utils.checkpoint (2.13) does, for C++.
+// checkpoint(f, args...): run f now, keep only its arguments, and run it again when backward needs
+// what it computed. Everything that torch.utils.checkpoint (2.13) does, for C++.
 //
 //   auto y = reprise::checkpoint([&](at::Tensor x) { return block->forward(x); }, x);
 //   auto y = reprise::checkpoint(block, x);                      // a module is a function too
 //   auto [h, c] = reprise::checkpoint({.early_stop = EarlyStop::kNever}, cell, x, state);
 //
-// The call is a *region*. Forward keeps alive the region's arguments and nothing it computes inside; the
-// first read of a saved tensor in backward runs f again, collects what it saves, and hands each tensor out
-// once. Gradients are bitwise those of the plain call, as long as f does the same thing twice: random
-// draws (dropout) are replayed, autocast and the other ambient state are as they were, and what f saves is
-// checked. Source of the method: Chen et al., "Training Deep Nets with Sublinear Memory Cost",
-// arXiv:1604.06174; of the nesting rules: torch/utils/checkpoint.py, note "Nestable Checkpoint".
+// The call is a *region*. Forward keeps alive the region's arguments and nothing it computes
+// inside; the first read of a saved tensor in backward runs f again, collects what it saves, and
+// hands each tensor out once. Gradients are bitwise those of the plain call, as long as f does the
+// same thing twice: random draws (dropout) are replayed, autocast and the other ambient state are
+// as they were, and what f saves is checked. Source of the method: Chen et al., "Training Deep Nets
+// with Sublinear Memory Cost", arXiv:1604.06174; of the nesting rules: torch/utils/checkpoint.py,
+// note "Nestable Checkpoint".
 //
-// Arguments are copied or moved into the region, as std::thread does it, and handed to f as const lvalues
-// (std::ref passes a reference). Tensors anywhere in them (visit_tensors.h) are saved through autograd, so
-// that an outer region or hook scope can manage them. Tensors that f captures instead are kept alive by f
-// and are not checked for changes: pass as an argument what is an activation. f itself may be move-only; it
-// is kept until the graph is freed, and called from whichever thread runs backward. Modules (ModuleHolder,
-// Sequential, AnyModule, shared_ptr to a module, torch::jit::Module) can be passed as they are; a module
-// passed as an lvalue object is referred to and must outlive the graph.
+// Arguments are copied or moved into the region, as std::thread does it, and handed to f as const
+// lvalues (std::ref passes a reference). Tensors anywhere in them (visit_tensors.h) are saved
+// through autograd, so that an outer region or hook scope can manage them. Tensors that f captures
+// instead are kept alive by f and are not checked for changes: pass as an argument what is an
+// activation. f itself may be move-only; it is kept until the graph is freed, and called from
+// whichever thread runs backward. Modules (ModuleHolder, Sequential, AnyModule, shared_ptr to a
+// module, torch::jit::Module) can be passed as they are; a module passed as an lvalue object is
+// referred to and must outlive the graph.
 //
-// The result, of any type or void, is passed through untouched (but see `reentrant`). If grad mode is
-// off, f is simply called.
+// The result, of any type or void, is passed through untouched (but see `reentrant`). If grad mode
+// is off, f is simply called.
 //
-// Thread rules: regions may run on any number of threads, and several threads may run backward over one
-// graph (retain_graph): each backward call recomputes for itself, device threads of one backward share one
-// recomputation. Regions that drew random numbers replay one at a time in the whole process.
+// Thread rules: regions may run on any number of threads, and several threads may run backward over
+// one graph (retain_graph): each backward call recomputes for itself, device threads of one
+// backward share one recomputation. Regions that drew random numbers replay one at a time in the
+// whole process.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -51,17 +54,18 @@ enum class DeterminismCheck {
   kNone,
   // Number, shapes, dtypes and devices: what torch calls "default".
   kDefault,
-  // Also a 64-bit hash (XXH3) of every saved tensor's bytes, taken in both runs: finds a function that
-  // computes something else with the same shapes. Costs one read of each saved tensor, twice, and a copy
-  // to the host for accelerator tensors.
+  // Also a 64-bit hash (XXH3) of every saved tensor's bytes, taken in both runs: finds a function
+  // that computes something else with the same shapes. Costs one read of each saved tensor, twice,
+  // and a copy to the host for accelerator tensors.
   kValues,
 };
 
 // Whether a recomputation may stop once everything that backward needs has been saved again.
 enum class EarlyStop {
   kNever,
-  // Stop when what is left to run (as timed in forward) costs more than stopping does: leaving f takes an
-  // exception, about 5 microseconds. Otherwise run to the end with nothing being saved any more.
+  // Stop when what is left to run (as timed in forward) costs more than stopping does: leaving f
+  // takes an exception, about 5 microseconds. Otherwise run to the end with nothing being saved any
+  // more.
   kWhenCheaper,
   // Stop at once, whatever it costs; no operator after the last needed one runs again.
   kAlways,
@@ -70,23 +74,24 @@ enum class EarlyStop {
 // An object that is alive while a function runs: any RAII guard, held by pointer.
 using ContextScope = std::shared_ptr<void>;
 
-// What to open around f in forward and around each recomputation. Each function is called right before f
-// and its result destroyed right after, also when f throws. Either may be empty.
+// What to open around f in forward and around each recomputation. Each function is called right
+// before f and its result destroyed right after, also when f throws. Either may be empty.
 struct RegionContexts {
   std::function<ContextScope()> forward;
   std::function<ContextScope()> recompute;
 };
 
 struct CheckpointOptions {
-  // false: autograd records the graph in forward, and saved tensors are recomputed when read. Every way of
-  // running backward works. true: forward runs without a graph; backward builds one and runs a backward of
-  // its own inside (torch's use_reentrant=True), with these limits: only backward() without `inputs`; at
-  // least one input and one output must require grad; every floating-point output requires grad; tensors
-  // detached inside raise an error; f always runs to its end.
+  // false: autograd records the graph in forward, and saved tensors are recomputed when read. Every
+  // way of running backward works. true: forward runs without a graph; backward builds one and runs
+  // a backward of its own inside (torch's use_reentrant=True), with these limits: only backward()
+  // without `inputs`; at least one input and one output must require grad; every floating-point
+  // output requires grad; tensors detached inside raise an error; f always runs to its end.
   bool reentrant = false;
 
-  // Replay random draws: the default CPU generator, those of every accelerator that has a tensor among
-  // the arguments (DefaultDeviceType if none has), and `generators`, which are those that f was given.
+  // Replay random draws: the default CPU generator, those of every accelerator that has a tensor
+  // among the arguments (DefaultDeviceType if none has), and `generators`, which are those that f
+  // was given.
   bool preserve_rng_state = true;
   std::vector<at::Generator> generators = {};
 
@@ -100,12 +105,13 @@ struct CheckpointOptions {
   // With `reentrant` the tensors compared are f's results, since nothing is saved in forward.
   DeterminismCheck determinism_check = DeterminismCheck::kDefault;
 
-  // On a DeterminismError, add the operators of both runs to its text. A CheckpointDebugScope around the
-  // forward call overrides it. Refused with `reentrant`.
+  // On a DeterminismError, add the operators of both runs to its text. A CheckpointDebugScope
+  // around the forward call overrides it. Refused with `reentrant`.
   bool debug = false;
 
-  // Accept arguments that were changed in place between forward and the recomputation, which then starts
-  // from the changed value, as torch does. For arguments that f only writes to. Refused with `reentrant`.
+  // Accept arguments that were changed in place between forward and the recomputation, which then
+  // starts from the changed value, as torch does. For arguments that f only writes to. Refused with
+  // `reentrant`.
   bool allow_changed_arguments = false;
 
   // Called once, in forward. Refused with `reentrant`.
@@ -115,7 +121,8 @@ struct CheckpointOptions {
   std::string name = {};
 };
 
-// Overrides CheckpointOptions::early_stop for the regions whose *forward* runs inside. Inner scopes win.
+// Overrides CheckpointOptions::early_stop for the regions whose *forward* runs inside. Inner scopes
+// win.
 class EarlyStopScope {
  public:
   explicit EarlyStopScope(EarlyStop early_stop);
@@ -128,7 +135,8 @@ class EarlyStopScope {
   std::unique_ptr<Impl> impl_;
 };
 
-// Overrides CheckpointOptions::debug for regions whose forward runs inside; nullopt defers to the option.
+// Overrides CheckpointOptions::debug for regions whose forward runs inside; nullopt defers to the
+// option.
 class CheckpointDebugScope {
  public:
   explicit CheckpointDebugScope(std::optional<bool> enabled);
@@ -141,9 +149,10 @@ class CheckpointDebugScope {
   std::unique_ptr<Impl> impl_;
 };
 
-// Backward calls inside one group's scope recompute each region at most once between them. They must read
-// disjoint parts of the graph, even with retain_graph: a saved tensor is handed out once per group.
-// Non-reentrant regions only. What was recomputed and not read is freed when the group is destroyed.
+// Backward calls inside one group's scope recompute each region at most once between them. They
+// must read disjoint parts of the graph, even with retain_graph: a saved tensor is handed out once
+// per group. Non-reentrant regions only. What was recomputed and not read is freed when the group
+// is destroyed.
 class GraphExecGroup {
  public:
   GraphExecGroup();
@@ -151,8 +160,8 @@ class GraphExecGroup {
   GraphExecGroup(const GraphExecGroup&) = delete;
   GraphExecGroup& operator=(const GraphExecGroup&) = delete;
 
-  // Backward calls of this thread (and autograd's threads for them) belong to the group while it lives.
-  // Throws UsageError inside another group's scope.
+  // Backward calls of this thread (and autograd's threads for them) belong to the group while it
+  // lives. Throws UsageError inside another group's scope.
   class Scope {
    public:
     explicit Scope(GraphExecGroup& group);
@@ -174,10 +183,12 @@ bool is_checkpointing();
 // True while any region around the caller is being run again.
 bool is_recomputing();
 
-// Runs f(args...) as a region and returns its result. f: anything invocable with const lvalues of the
-// arguments, or a module. Errors (besides those of f, which pass through and leave all state as before):
+// Runs f(args...) as a region and returns its result. f: anything invocable with const lvalues of
+// the arguments, or a module. Errors (besides those of f, which pass through and leave all state as
+// before):
 // - UsageError: options that exclude each other.
-// - in backward, DeterminismError: f saved another number of tensors, or others (with both lists); an
+// - in backward, DeterminismError: f saved another number of tensors, or others (with both lists);
+// an
 //   argument was changed in place; a saved tensor was read twice in one backward; reentrant under
 //   autograd::grad, or with no output that requires grad.
 // Warns when a reentrant region has no input that requires grad.

@@ -1,8 +1,9 @@
 // The errors that reprise throws: one small family, so that a caller can catch what it can mend.
 //
-// Every text says what was wrong (with the offending value), where, and what to do. After any of them
-// reprise and LibTorch are as they were before the failing call, and the next step works. Errors thrown
-// while autograd runs (by a recomputation, say) pass through backward() with their type kept.
+// Every text says what was wrong (with the offending value), where, and what to do. After any of
+// them reprise and LibTorch are as they were before the failing call, and the next step works.
+// Errors thrown while autograd runs (by a recomputation, say) pass through backward() with their
+// type kept.
 #pragma once
 
 #include <stdexcept>

@@ -1,12 +1,13 @@
 // How many bytes of tensors are alive, and how many were at the worst moment: exact, per device.
 //
-// On the CPU reprise replaces LibTorch's allocator, when the library is loaded, by one that counts what
-// malloc hands out (malloc_usable_size) and otherwise behaves as the stock one, profiler events
-// included. Tensors that were allocated before that moment are not counted, neither when they live nor
-// when they die. Not seen: memory that does not come from LibTorch's allocator (from_blob, mmap, BLAS and
-// oneDNN scratch, autograd's nodes).
+// On the CPU reprise replaces LibTorch's allocator, when the library is loaded, by one that counts
+// what malloc hands out (malloc_usable_size) and otherwise behaves as the stock one, profiler
+// events included. Tensors that were allocated before that moment are not counted, neither when
+// they live nor when they die. Not seen: memory that does not come from LibTorch's allocator
+// (from_blob, mmap, BLAS and oneDNN scratch, autograd's nodes).
 //
-// On an accelerator the figures are the caching allocator's own statistics (allocated, not reserved).
+// On an accelerator the figures are the caching allocator's own statistics (allocated, not
+// reserved).
 //
 // All functions may be called from any thread; counts include every thread.
 #pragma once
@@ -26,11 +27,12 @@ Bytes live_bytes(c10::Device device = c10::kCPU);
 // The most bytes that were ever alive at once since the process began to count.
 Bytes peak_bytes(c10::Device device = c10::kCPU);
 
-// How many allocations the CPU allocator has served; other devices: allocations of the caching allocator.
+// How many allocations the CPU allocator has served; other devices: allocations of the caching
+// allocator.
 std::int64_t allocation_count(c10::Device device = c10::kCPU);
 
-// Measures the peak between its construction and now, whichever thread allocates. Scopes may nest and
-// overlap in any way, on one device or several; the process-wide peak is not disturbed.
+// Measures the peak between its construction and now, whichever thread allocates. Scopes may nest
+// and overlap in any way, on one device or several; the process-wide peak is not disturbed.
 //
 //   reprise::PeakScope scope;
 //   model->forward(x).sum().backward();

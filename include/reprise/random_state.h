@@ -1,7 +1,7 @@
 // Snapshots of random generators: what a recomputation needs to draw the same dropout mask again.
 //
-// `checkpoint()` takes and restores these by itself. They are public for functions that manage random
-// state by hand, as torch.utils.checkpoint's get_device_states and set_device_states are.
+// `checkpoint()` takes and restores these by itself. They are public for functions that manage
+// random state by hand, as torch.utils.checkpoint's get_device_states and set_device_states are.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -16,18 +16,18 @@ namespace reprise {
 
 // The state of some generators at one moment. Copies share one immutable snapshot.
 //
-// Thread rules: taking and restoring lock each generator for the moment of the copy. A restore sets a
-// generator that other threads may be drawing from; reprise's own recomputations exclude each other while
-// they replay draws, but a thread that draws on its own during another one's replay disturbs it, as in
-// PyTorch. Threads that must draw concurrently should own their generators (see
+// Thread rules: taking and restoring lock each generator for the moment of the copy. A restore sets
+// a generator that other threads may be drawing from; reprise's own recomputations exclude each
+// other while they replay draws, but a thread that draws on its own during another one's replay
+// disturbs it, as in PyTorch. Threads that must draw concurrently should own their generators (see
 // CheckpointOptions::generators).
 class RandomState {
  public:
   RandomState() = default;
 
-  // The CPU's default generator and the default generators of `devices` (CPU and meta devices in the
-  // list are ignored, duplicates taken once). Any number of device types may be mixed; torch ignores
-  // all but one. Throws UsageError for a device whose backend is not available.
+  // The CPU's default generator and the default generators of `devices` (CPU and meta devices in
+  // the list are ignored, duplicates taken once). Any number of device types may be mixed; torch
+  // ignores all but one. Throws UsageError for a device whose backend is not available.
   static RandomState of_devices(std::span<const c10::Device> devices);
   // Exactly these generators, defined ones, of any device.
   static RandomState of_generators(std::span<const at::Generator> generators);
@@ -60,7 +60,8 @@ DeviceStates get_device_states(std::span<const at::Tensor> tensors);
 void set_device_states(const DeviceStates& states);
 
 // The device type whose current device is snapshotted besides the CPU by a region that has no
-// accelerator tensor among its arguments. Process-wide; default: the machine's accelerator, or the CPU.
+// accelerator tensor among its arguments. Process-wide; default: the machine's accelerator, or the
+// CPU.
 class DefaultDeviceType {
  public:
   static c10::DeviceType get();

@@ -1,9 +1,10 @@
 // Hooks on every tensor that autograd saves for backward, for C++ programs.
 //
-// Autograd saves tensors while forward runs and reads them in backward. A SavedTensorHooks scope stands
-// between the two: `pack` is called once when a tensor is saved and returns whatever should be kept in
-// its place; `unpack` is called each time backward needs the tensor. (torch.autograd.graph
-// .saved_tensors_hooks is the Python counterpart; LibTorch itself has none for C++.)
+// Autograd saves tensors while forward runs and reads them in backward. A SavedTensorHooks scope
+// stands between the two: `pack` is called once when a tensor is saved and returns whatever should
+// be kept in its place; `unpack` is called each time backward needs the tensor.
+// (torch.autograd.graph .saved_tensors_hooks is the Python counterpart; LibTorch itself has none
+// for C++.)
 //
 //   {
 //     reprise::SavedTensorHooks scope([](const at::Tensor& t) { return t.to(at::kBFloat16); },
@@ -13,20 +14,27 @@
 //   loss.backward();     // unpacks; the scope need not be open any more
 //
 // Rules
-// - Scopes nest; the innermost alone is called. A scope belongs to the thread that opened it, and goes
-//   along to autograd's worker threads for a backward() that is called inside it. In a Python process
-//   PyTorch's own hooks and these form one stack: the innermost wins, whichever kind it is.
-// - `pack` sees the tensor without its history: it may be kept as it is without a reference cycle. It
+// - Scopes nest; the innermost alone is called. A scope belongs to the thread that opened it, and
+// goes
+//   along to autograd's worker threads for a backward() that is called inside it. In a Python
+//   process PyTorch's own hooks and these form one stack: the innermost wins, whichever kind it is.
+// - `pack` sees the tensor without its history: it may be kept as it is without a reference cycle.
+// It
 //   must not change it in place. Scalars that LibTorch wraps itself (the 2 in x * 2) are not shown.
-// - `pack` and `unpack` run under no-grad. `unpack` must return a tensor of the same shape and dtype; it
+// - `pack` and `unpack` run under no-grad. `unpack` must return a tensor of the same shape and
+// dtype; it
 //   may be called from several threads at once, and any number of times (retain_graph).
-// - In-place changes stay errors: where unpack's result shares the memory of the tensor that was packed,
-//   and that was changed in place since, backward throws autograd's own error. (A result with memory of
-//   its own is not affected by such a change, and is accepted.)
-// - Exceptions from either function leave the program as autograd leaves it after any failing operator.
+// - In-place changes stay errors: where unpack's result shares the memory of the tensor that was
+// packed,
+//   and that was changed in place since, backward throws autograd's own error. (A result with
+//   memory of its own is not affected by such a change, and is accepted.)
+// - Exceptions from either function leave the program as autograd leaves it after any failing
+// operator.
 //
-// - LibTorch's profiler and these scopes keep their state in one stack: open and close them properly nested.
-// - In a Python process, `import torch` before the first C++ backward: LibTorch starts its pool of autograd
+// - LibTorch's profiler and these scopes keep their state in one stack: open and close them
+// properly nested.
+// - In a Python process, `import torch` before the first C++ backward: LibTorch starts its pool of
+// autograd
 //   threads for the engine that is used first.
 //
 // Without an open scope a saved tensor costs nothing extra.
@@ -79,10 +87,11 @@ class NoSavedTensorHooks {
   std::unique_ptr<Impl> impl_;
 };
 
-// Keeps every saved tensor in host memory until backward asks for it: moved to the CPU when packed and back
-// to its device when unpacked. Tensors that are there already stay as they are. With `pin_memory` every
-// tensor is copied, the host copy is pinned and the copies are asynchronous; UsageError is thrown where
-// there is no accelerator to pin memory for. (Python: torch.autograd.graph.save_on_cpu.)
+// Keeps every saved tensor in host memory until backward asks for it: moved to the CPU when packed
+// and back to its device when unpacked. Tensors that are there already stay as they are. With
+// `pin_memory` every tensor is copied, the host copy is pinned and the copies are asynchronous;
+// UsageError is thrown where there is no accelerator to pin memory for. (Python:
+// torch.autograd.graph.save_on_cpu.)
 class SaveOnCpu {
  public:
   explicit SaveOnCpu(bool pin_memory = false);

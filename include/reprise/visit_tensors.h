@@ -1,10 +1,11 @@
 // Finding the tensors inside an argument or a result: the customization point of checkpoint().
 //
-// A region must know the tensors that it is given, wherever they sit: they take part in autograd, are
-// saved through it, and are checked for changes. visit_tensors(value, f) calls f(at::Tensor&) for each
-// tensor inside `value`, in a fixed order. It knows tensors, std::optional, pair, tuple, array, vector,
-// deque, list, map, unordered_map (values, not keys), variant, and any nesting of them, and c10::IValue. Everything else is
-// opaque: it is kept as it is, and tensors inside it are not seen.
+// A region must know the tensors that it is given, wherever they sit: they take part in autograd,
+// are saved through it, and are checked for changes. visit_tensors(value, f) calls f(at::Tensor&)
+// for each tensor inside `value`, in a fixed order. It knows tensors, std::optional, pair, tuple,
+// array, vector, deque, list, map, unordered_map (values, not keys), variant, and any nesting of
+// them, and c10::IValue. Everything else is opaque: it is kept as it is, and tensors inside it are
+// not seen.
 //
 // For a type of your own, write a function beside it that argument-dependent lookup finds:
 //
@@ -14,8 +15,9 @@
 //     reprise::visit_tensors(b.masks, f);
 //   }
 //
-// It must visit the same tensors in the same order each time, and the type must be copyable: a region
-// keeps a copy from which the tensors have been taken out, and fills a fresh copy for each run.
+// It must visit the same tensors in the same order each time, and the type must be copyable: a
+// region keeps a copy from which the tensors have been taken out, and fills a fresh copy for each
+// run.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -47,9 +49,8 @@ struct IgnoreTensor {
 
 // Found by argument-dependent lookup in the user's namespace.
 template <class T>
-concept HasOwnVisit = std::is_class_v<T> && requires(T& value, IgnoreTensor f) {
-  reprise_visit_tensors(value, f);
-};
+concept HasOwnVisit =
+    std::is_class_v<T> && requires(T& value, IgnoreTensor f) { reprise_visit_tensors(value, f); };
 
 template <class T>
 struct Visitable : std::bool_constant<HasOwnVisit<T>> {};
@@ -90,14 +91,16 @@ concept Range = requires(T& value) {
 template <class T>
 inline constexpr bool holds_tensors = detail::Visitable<std::remove_cvref_t<T>>::value;
 
-// Calls f(at::Tensor&) for each tensor in `value`, undefined ones included. A no-op for opaque types.
+// Calls f(at::Tensor&) for each tensor in `value`, undefined ones included. A no-op for opaque
+// types.
 template <class T, class F>
 void visit_tensors(T& value, F&& f);
 
 namespace detail {
 
-// TorchScript's values. Lists and dictionaries are shared handles: they are replaced by changed copies, so
-// that other holders keep theirs. (A template, so that only users of IValue need its header.)
+// TorchScript's values. Lists and dictionaries are shared handles: they are replaced by changed
+// copies, so that other holders keep theirs. (A template, so that only users of IValue need its
+// header.)
 template <class IValue, class F>
 void visit_script_value(IValue& value, F& f) {
   if (value.isTensor()) {

@@ -1,6 +1,6 @@
-// A clock for comparing short stretches of time with each other, read in some eight nanoseconds: the
-// processor's time-stamp counter where there is one (it runs at the processor's nominal frequency, two to
-// four ticks a nanosecond), else the steady clock.
+// A clock for comparing short stretches of time with each other, read in some eight nanoseconds:
+// the processor's time-stamp counter where there is one (it runs at the processor's nominal
+// frequency, two to four ticks a nanosecond), else the steady clock.
 #pragma once
 
 #include <chrono>

@@ -1,6 +1,6 @@
-// Taking is on the path of every region, so the switches of ten device types are read from the thread's
-// dispatch keys in one look, and their dtypes only where autocast is on or the
-// process has a backend for the type.
+// Taking is on the path of every region, so the switches of ten device types are read from the
+// thread's dispatch keys in one look, and their dtypes only where autocast is on or the process has
+// a backend for the type.
 #include "libtorch/ambient_state.h"
 
 #include <ATen/Context.h>

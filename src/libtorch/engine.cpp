@@ -27,8 +27,8 @@ class EngineFront final : public Engine {
   ~EngineFront() override { stop(); }
 
   torch::autograd::variable_list execute(const torch::autograd::edge_list& roots,
-                                         const torch::autograd::variable_list& inputs, bool keep_graph,
-                                         bool create_graph, bool accumulate_grad,
+                                         const torch::autograd::variable_list& inputs,
+                                         bool keep_graph, bool create_graph, bool accumulate_grad,
                                          const torch::autograd::edge_list& outputs) override {
     return inner_.execute(roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
   }
@@ -36,7 +36,8 @@ class EngineFront final : public Engine {
   c10::intrusive_ptr<at::ivalue::Future> execute_with_graph_task(
       const std::shared_ptr<torch::autograd::GraphTask>& graph_task, NodePointer graph_root,
       torch::autograd::InputBuffer&& input_buffer) override {
-    return inner_.execute_with_graph_task(graph_task, std::move(graph_root), std::move(input_buffer));
+    return inner_.execute_with_graph_task(graph_task, std::move(graph_root),
+                                          std::move(input_buffer));
   }
 
   std::unique_ptr<torch::autograd::AnomalyMetadata> make_anomaly_metadata() override {
@@ -69,7 +70,8 @@ void ensure_engine_front() {
   std::lock_guard<std::mutex> lock(mutex);
   Engine& inner = Engine::get_default_engine();
   if (&inner == installed_front.load(std::memory_order_acquire)) return;
-  // An older front may still be reached through references that were taken before: it is left alive.
+  // An older front may still be reached through references that were taken before: it is left
+  // alive.
   installed_front.store(new EngineFront(inner), std::memory_order_release);
   torch::autograd::set_default_engine_stub(&front_stub);
 }

@@ -1,11 +1,13 @@
-// The front of autograd's engine: the one place where LibTorch asks "are there hooks for saved tensors?".
+// The front of autograd's engine: the one place where LibTorch asks "are there hooks for saved
+// tensors?".
 //
-// SavedVariable's constructor asks the default engine for hooks, and the default engine can be replaced.
-// The front answers from the thread's state and forwards everything else to the engine that was in force
-// before: LibTorch's own in a C++ program, PyTorch's in a Python process, which therefore keeps its GIL
-// handling, its own hooks and its exceptions. The front runs no graph itself, so that it can be put in
-// place at any time, also while other threads are in backward. It is never destroyed, as LibTorch's own
-// engines are not: autograd's worker threads may outlive static destruction.
+// SavedVariable's constructor asks the default engine for hooks, and the default engine can be
+// replaced. The front answers from the thread's state and forwards everything else to the engine
+// that was in force before: LibTorch's own in a C++ program, PyTorch's in a Python process, which
+// therefore keeps its GIL handling, its own hooks and its exceptions. The front runs no graph
+// itself, so that it can be put in place at any time, also while other threads are in backward. It
+// is never destroyed, as LibTorch's own engines are not: autograd's worker threads may outlive
+// static destruction.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +15,8 @@
 
 namespace reprise::libtorch {
 
-// Puts the front in place, or back in place where PyTorch was imported after it. Cheap when it is there.
+// Puts the front in place, or back in place where PyTorch was imported after it. Cheap when it is
+// there.
 void ensure_engine_front();
 
 // Identifies the running backward call; -1 outside of one. Nested calls have ids of their own.

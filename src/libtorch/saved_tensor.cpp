@@ -24,14 +24,17 @@ std::string name_of(const Node& node) {
 // The end of autograd's text about a change in place.
 const char* anomaly_hint() {
   if (torch::autograd::AnomalyMode::is_enabled()) {
-    return " Hint: the backtrace further above shows the operation that failed to compute its gradient."
+    return " Hint: the backtrace further above shows the operation that failed to compute its "
+           "gradient."
            " The variable in question was changed in there or anywhere later. Good luck!";
   }
 #if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 13)
-  return " Hint: enable anomaly detection to find the operation that failed to compute its gradient,"
+  return " Hint: enable anomaly detection to find the operation that failed to compute its "
+         "gradient,"
          " with torch.autograd.set_detect_anomaly(True, check_nan=False).";
 #else
-  return " Hint: enable anomaly detection to find the operation that failed to compute its gradient,"
+  return " Hint: enable anomaly detection to find the operation that failed to compute its "
+         "gradient,"
          " with torch.autograd.set_detect_anomaly(True).";
 #endif
 }
@@ -42,7 +45,8 @@ at::Tensor without_history(const at::Tensor& tensor) {
   return tensor.requires_grad() ? tensor.tensor_data() : tensor;
 }
 
-WeakNode::WeakNode(const at::Tensor& tensor) : output_(static_cast<std::uint32_t>(tensor.output_nr())) {
+WeakNode::WeakNode(const at::Tensor& tensor)
+    : output_(static_cast<std::uint32_t>(tensor.output_nr())) {
   if (const auto& node = tensor.grad_fn()) node_ = weak(node);
 }
 
@@ -56,17 +60,18 @@ void SavedVersion::check(const at::Tensor& tensor, const WeakNode& node) const {
   const std::uint32_t now = version_of(tensor);
   if (now == version_) return;
   std::ostringstream text;
-  text << "one of the variables needed for gradient computation has been modified by an inplace operation: ["
+  text << "one of the variables needed for gradient computation has been modified by an inplace "
+          "operation: ["
        << tensor.toString() << " " << tensor.sizes() << "]";
-  if (const std::string origin = node.describe(); !origin.empty()) text << ", which is " << origin << ",";
-  text << " is at version " << now << "; expected version " << version_
-       << " instead." << anomaly_hint();
+  if (const std::string origin = node.describe(); !origin.empty())
+    text << ", which is " << origin << ",";
+  text << " is at version " << now << "; expected version " << version_ << " instead."
+       << anomaly_hint();
   TORCH_CHECK(false, text.str());
 }
 
 SavedTensor::SavedTensor(const at::Tensor& tensor)
-    : saved_(tensor, /*is_output=*/false),
-      version_(tensor.defined() ? version_of(tensor) : 0) {}
+    : saved_(tensor, /*is_output=*/false), version_(tensor.defined() ? version_of(tensor) : 0) {}
 
 at::Tensor SavedTensor::unpack() const { return adopted_.defined() ? adopted_ : saved_.unpack(); }
 

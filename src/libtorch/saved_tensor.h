@@ -1,9 +1,9 @@
 // Tensors saved through autograd, and the version check that hooks would otherwise lose.
 //
-// SavedTensor saves a tensor as an operator's backward would: hooks in force are applied to it, so an
-// enclosing region or offload scope manages it, and without hooks the original variable comes back.
-// SavedVersion is what hooks of our own remember of a tensor: autograd checks versions only for tensors
-// saved without hooks, so ours check them, with autograd's own text.
+// SavedTensor saves a tensor as an operator's backward would: hooks in force are applied to it, so
+// an enclosing region or offload scope manages it, and without hooks the original variable comes
+// back. SavedVersion is what hooks of our own remember of a tensor: autograd checks versions only
+// for tensors saved without hooks, so ours check them, with autograd's own text.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,8 +19,8 @@ namespace reprise::libtorch {
 
 using torch::autograd::SavedVariableHooks;
 
-// `tensor` without its autograd history, on the same memory and version counter; itself if it has none.
-// Hooks must keep this one: keeping an output with its history is a reference cycle.
+// `tensor` without its autograd history, on the same memory and version counter; itself if it has
+// none. Hooks must keep this one: keeping an output with its history is a reference cycle.
 at::Tensor without_history(const at::Tensor& tensor);
 
 // A weak reference to an autograd node, for error texts.
@@ -28,7 +28,10 @@ class WeakNode {
  public:
   WeakNode() = default;
   explicit WeakNode(const at::Tensor& tensor);
-  // "output 0 of Mul" ("of MulBackward0" up to LibTorch 2.12), or empty for a leaf or a node that is gone.
+  // No node made the tensor given to the constructor.
+  bool is_leaf() const { return !node_; }
+  // "output 0 of Mul" ("of MulBackward0" up to LibTorch 2.12), or empty for a leaf or a node that
+  // is gone.
   std::string describe() const;
 
  private:
@@ -40,7 +43,8 @@ class WeakNode {
   static c10::weak_intrusive_ptr<T> weak(const c10::intrusive_ptr<T>& p) {
     return c10::weak_intrusive_ptr<T>(p);
   }
-  using Pointer = decltype(torch::autograd::Edge::function);  // shared up to 2.12, intrusive from 2.13
+  using Pointer =
+      decltype(torch::autograd::Edge::function);  // shared up to 2.12, intrusive from 2.13
 
   std::optional<decltype(weak(std::declval<Pointer>()))> node_;
   std::uint32_t output_ = 0;
@@ -55,8 +59,8 @@ class SavedVersion {
  public:
   SavedVersion() = default;
   explicit SavedVersion(const at::Tensor& tensor) : version_(version_of(tensor)) {}
-  // Throws autograd's error about an in-place modification if `tensor`, which shares the version counter
-  // of the tensor given to the constructor, has been changed since.
+  // Throws autograd's error about an in-place modification if `tensor`, which shares the version
+  // counter of the tensor given to the constructor, has been changed since.
   void check(const at::Tensor& tensor, const WeakNode& node = {}) const;
 
  private:
@@ -72,10 +76,11 @@ class SavedTensor {
   at::Tensor unpack() const;
   // The same, with the tensor's present contents.
   at::Tensor unpack_changed() const;
-  // How many in-place changes the tensor has seen since it was saved; nullopt where a hook keeps it.
+  // How many in-place changes the tensor has seen since it was saved; nullopt where a hook keeps
+  // it.
   std::optional<std::int64_t> changes() const;
-  // Keeps the tensor's present contents without history from now on: for a tensor that was changed in
-  // place by what it was saved for, and whose new history would refer back to this object.
+  // Keeps the tensor's present contents without history from now on: for a tensor that was changed
+  // in place by what it was saved for, and whose new history would refer back to this object.
   void adopt_changes();
 
  private:

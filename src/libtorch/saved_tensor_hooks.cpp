@@ -1,4 +1,5 @@
-// The public hook scopes (reprise/saved_tensor_hooks.h) on top of the engine front and the thread state.
+// The public hook scopes (reprise/saved_tensor_hooks.h) on top of the engine front and the thread
+// state.
 
 #include "reprise/saved_tensor_hooks.h"
 
@@ -24,8 +25,8 @@ using libtorch::ThreadStateScope;
 
 class UserHooks final : public SavedVariableHooks {
  public:
-  explicit UserHooks(std::shared_ptr<const SavedTensorHooks::Packer> packer)
-      : packer_(std::move(packer)) {}
+  // Packing follows at once, while the scope is open; the packer is not needed after that.
+  explicit UserHooks(const SavedTensorHooks::Packer& packer) : packer_(&packer) {}
 
   // Called by autograd under no-grad.
   void call_pack_hook(const at::Tensor& tensor) override {
@@ -35,15 +36,18 @@ class UserHooks final : public SavedVariableHooks {
     sizes_ = tensor.is_nested() ? c10::DimVector() : c10::DimVector(tensor.sizes());
     dtype_ = tensor.scalar_type();
     nested_ = tensor.is_nested();
-    packed_ = (*packer_)(libtorch::without_history(tensor));
-    if (packed_ == nullptr) throw UsageError("SavedTensorHooks: pack returned null; return a PackedTensor");
+    // A leaf has no history, and no copy of it is needed.
+    packed_ = (*packer_)(origin_.is_leaf() ? tensor : tensor.tensor_data());
+    if (packed_ == nullptr)
+      throw UsageError("SavedTensorHooks: pack returned null; return a PackedTensor");
   }
 
   at::Tensor call_unpack_hook() override {
     c10::AutoGradMode no_grad(false);
     at::Tensor tensor = packed_->unpack();
     check(tensor);
-    // Where the original memory comes back, a change to it since would silently give wrong gradients.
+    // Where the original memory comes back, a change to it since would silently give wrong
+    // gradients.
     if (storage_ && tensor.has_storage() &&
         storage_->_unsafe_get_target() == tensor.storage().unsafeGetStorageImpl()) {
       version_.check(tensor, origin_);
@@ -69,7 +73,7 @@ class UserHooks final : public SavedVariableHooks {
     throw UsageError(text.str());
   }
 
-  std::shared_ptr<const SavedTensorHooks::Packer> packer_;
+  const SavedTensorHooks::Packer* packer_;
   std::unique_ptr<PackedTensor> packed_;
   libtorch::WeakNode origin_;
   libtorch::SavedVersion version_;
@@ -81,14 +85,13 @@ class UserHooks final : public SavedVariableHooks {
 
 class UserProvider final : public HookProvider {
  public:
-  explicit UserProvider(SavedTensorHooks::Packer packer)
-      : packer_(std::make_shared<const SavedTensorHooks::Packer>(std::move(packer))) {}
+  explicit UserProvider(SavedTensorHooks::Packer packer) : packer_(std::move(packer)) {}
   std::unique_ptr<SavedVariableHooks> make_hooks() override {
     return std::make_unique<UserHooks>(packer_);
   }
 
  private:
-  std::shared_ptr<const SavedTensorHooks::Packer> packer_;
+  const SavedTensorHooks::Packer packer_;
 };
 
 class NoHooks final : public HookProvider {
@@ -123,7 +126,8 @@ OnHost move_to_host(const at::Tensor& tensor, bool pin) {
 void check_pinning(bool pin_memory) {
   if (pin_memory && !at::accelerator::getAccelerator().has_value()) {
     throw UsageError(
-        "SaveOnCpu(pin_memory=true): this process has no accelerator to pin host memory for; pass false");
+        "SaveOnCpu(pin_memory=true): this process has no accelerator to pin host memory for; pass "
+        "false");
   }
 }
 
@@ -138,7 +142,8 @@ class SavedTensorHooks::Impl {
   ThreadStateScope scope_;
 };
 
-SavedTensorHooks::SavedTensorHooks(Packer packer) : impl_(std::make_unique<Impl>(std::move(packer))) {}
+SavedTensorHooks::SavedTensorHooks(Packer packer)
+    : impl_(std::make_unique<Impl>(std::move(packer))) {}
 SavedTensorHooks::~SavedTensorHooks() = default;
 
 class NoSavedTensorHooks::Impl {
@@ -153,9 +158,8 @@ NoSavedTensorHooks::NoSavedTensorHooks() : impl_(std::make_unique<Impl>()) {}
 NoSavedTensorHooks::~NoSavedTensorHooks() = default;
 
 SaveOnCpu::SaveOnCpu(bool pin_memory)
-    : hooks_((check_pinning(pin_memory), [pin_memory](const at::Tensor& tensor) {
-               return move_to_host(tensor, pin_memory);
-             }),
+    : hooks_((check_pinning(pin_memory),
+              [pin_memory](const at::Tensor& tensor) { return move_to_host(tensor, pin_memory); }),
              [](const OnHost& kept) {
                return kept.device.is_cpu() ? kept.host : kept.host.to(kept.device, kept.pinned);
              }) {}

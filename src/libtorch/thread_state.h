@@ -1,10 +1,12 @@
-// The state that reprise attaches to a thread, and that LibTorch carries to the threads that work for it.
+// The state that reprise attaches to a thread, and that LibTorch carries to the threads that work
+// for it.
 //
-// Hooks, regions and their flags are in force for a dynamic extent: between two points in one thread's
-// execution, and in whatever autograd runs for that thread meanwhile, on device threads and in the pool
-// for reentrant backward calls. A plain thread_local would be lost there. LibTorch has one channel that it
-// copies with at::ThreadLocalState and that outsiders may use, c10::ThreadLocalDebugInfo; this state is an
-// entry in it. States are immutable and form a stack: a scope pushes a changed copy and pops it.
+// Hooks, regions and their flags are in force for a dynamic extent: between two points in one
+// thread's execution, and in whatever autograd runs for that thread meanwhile, on device threads
+// and in the pool for reentrant backward calls. A plain thread_local would be lost there. LibTorch
+// has one channel that it copies with at::ThreadLocalState and that outsiders may use,
+// c10::ThreadLocalDebugInfo; this state is an entry in it. States are immutable and form a stack: a
+// scope pushes a changed copy and pops it.
 #pragma once
 
 #include <c10/util/ThreadLocalDebugInfo.h>
@@ -34,8 +36,8 @@ class HookProvider {
 };
 
 struct ThreadState final : c10::DebugInfoBase {
-  // The innermost hook scope, and how many Python hooks were in force when it was opened: more of them
-  // now means that Python's are the inner ones.
+  // The innermost hook scope, and how many Python hooks were in force when it was opened: more of
+  // them now means that Python's are the inner ones.
   std::shared_ptr<HookProvider> hooks;
   std::size_t python_hooks_below = 0;
 
@@ -44,7 +46,8 @@ struct ThreadState final : c10::DebugInfoBase {
   std::optional<bool> debug;
   bool checkpointing = false;
   bool recomputing = false;
-  // Some caller of this work, possibly on another thread, holds the lock for random replays and waits.
+  // Some caller of this work, possibly on another thread, holds the lock for random replays and
+  // waits.
   bool replaying_random = false;
 
   ThreadState() = default;

@@ -10,15 +10,15 @@ Arguments::Arguments(at::TensorList tensors, const CheckpointOptions& options)
     : region_(options.name), allow_changes_(options.allow_changed_arguments) {
   entries_.reserve(tensors.size());
   for (const at::Tensor& tensor : tensors) {
-    entries_.push_back({libtorch::SavedTensor(tensor),
-                        tensor.defined() ? Metadata::of(tensor) : Metadata(), false});
+    entries_.push_back({libtorch::SavedTensor(tensor), false});
   }
 }
 
 void Arguments::end_forward() {
   for (Entry& entry : entries_) {
     if (entry.saved.changes().value_or(0) == 0) continue;
-    // The argument's history now comes from inside the region: keeping it would be a reference cycle.
+    // The argument's history now comes from inside the region: keeping it would be a reference
+    // cycle.
     entry.changed_by_region = true;
     entry.saved.adopt_changes();
   }
@@ -44,11 +44,13 @@ detail::Tensors Arguments::unpack() const {
 }
 
 void Arguments::fail(std::size_t index, const std::string& what) const {
-  throw DeterminismError(name_of_region(region_) + ": tensor argument " + std::to_string(index) + " (" +
-                         entries_[index].metadata.describe() + ") " + what +
-                         ", so the recomputation would start from other values than forward did. Pass a "
-                         "clone, use the out-of-place operator, or set "
-                         "CheckpointOptions::allow_changed_arguments if the function only writes to it.");
+  const Metadata metadata = Metadata::of(entries_[index].saved.unpack_changed());
+  throw DeterminismError(
+      name_of_region(region_) + ": tensor argument " + std::to_string(index) + " (" +
+      metadata.describe() + ") " + what +
+      ", so the recomputation would start from other values than forward did. Pass a "
+      "clone, use the out-of-place operator, or set "
+      "CheckpointOptions::allow_changed_arguments if the function only writes to it.");
 }
 
 }  // namespace reprise::region

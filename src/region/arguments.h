@@ -1,5 +1,5 @@
-// The tensors that a region was given, saved through autograd, and the check that they are still what
-// forward saw.
+// The tensors that a region was given, saved through autograd, and the check that they are still
+// what forward saw.
 #pragma once
 
 #include <reprise/checkpoint.h>
@@ -14,19 +14,20 @@ namespace reprise::region {
 class Arguments {
  public:
   Arguments() = default;
-  // Saves `tensors` (hooks in force apply). `region` and `allow_changes` are the options of the region.
+  // Saves `tensors` (hooks in force apply). `region` and `allow_changes` are the options of the
+  // region.
   Arguments(at::TensorList tensors, const CheckpointOptions& options);
 
   // Forward is over: looks whether the function itself has changed an argument in place.
   void end_forward();
 
-  // The tensors for a recomputation. Throws DeterminismError, naming the argument, if one was changed.
+  // The tensors for a recomputation. Throws DeterminismError, naming the argument, if one was
+  // changed.
   detail::Tensors unpack() const;
 
  private:
   struct Entry {
     libtorch::SavedTensor saved;
-    Metadata metadata;
     bool changed_by_region = false;
   };
   [[noreturn]] void fail(std::size_t index, const std::string& what) const;

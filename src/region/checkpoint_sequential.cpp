@@ -21,15 +21,17 @@ struct Segment {
 
 }  // namespace
 
-at::Tensor checkpoint_sequential(const std::vector<TensorFunction>& functions, std::int64_t segments,
-                                 at::Tensor input, const CheckpointOptions& options) {
+at::Tensor checkpoint_sequential(const std::vector<TensorFunction>& functions,
+                                 std::int64_t segments, at::Tensor input,
+                                 const CheckpointOptions& options) {
   const auto count = static_cast<std::int64_t>(functions.size());
   if (count == 0) {
     throw UsageError("checkpoint_sequential(): the list of functions is empty; give at least one");
   }
   if (segments < 1 || segments > count) {
     throw UsageError("checkpoint_sequential(): segments is " + std::to_string(segments) +
-                     ", but must be between 1 and the number of functions, " + std::to_string(count));
+                     ", but must be between 1 and the number of functions, " +
+                     std::to_string(count));
   }
   const auto shared = std::make_shared<const std::vector<TensorFunction>>(functions);
   const auto size = static_cast<std::size_t>(count / segments);

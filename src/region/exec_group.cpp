@@ -48,7 +48,8 @@ GraphExecGroup::Scope::Scope(GraphExecGroup& group) {
   auto state = libtorch::copy_of_current_state();
   if (state->group != nullptr) {
     throw UsageError(
-        "GraphExecGroup::Scope: this thread is already inside a group's scope; groups cannot be nested, so "
+        "GraphExecGroup::Scope: this thread is already inside a group's scope; groups cannot be "
+        "nested, so "
         "close the outer scope first");
   }
   state->group = group.state_;

@@ -1,4 +1,5 @@
-// The state behind GraphExecGroup: a key under which frames keep recomputations, and what to clean up.
+// The state behind GraphExecGroup: a key under which frames keep recomputations, and what to clean
+// up.
 #pragma once
 
 #include <cstdint>

@@ -107,16 +107,19 @@ at::Tensor Frame::fetch(const Placeholder& placeholder) {
   throw DeterminismError(
       name_of_region(name_) + ": saved tensor " + std::to_string(placeholder.index()) +
       " was already unpacked once in this " +
-      (grouped ? "GraphExecGroup: two backward calls that overlap (that need the same saved tensor) cannot "
+      (grouped ? "GraphExecGroup: two backward calls that overlap (that need the same saved "
+                 "tensor) cannot "
                  "share one group. Run them over disjoint parts of the graph, or without the group."
-               : "backward call. A custom autograd function that reads its saved variables more than once "
+               : "backward call. A custom autograd function that reads its saved variables more "
+                 "than once "
                  "must keep what the first read returned."));
 }
 
 // Callbacks of a backward call are run only if it succeeds, but they are destroyed in any case.
 class Frame::ForgetAtEnd {
  public:
-  ForgetAtEnd(std::weak_ptr<Frame> frame, std::uint64_t key) : frame_(std::move(frame)), key_(key) {}
+  ForgetAtEnd(std::weak_ptr<Frame> frame, std::uint64_t key)
+      : frame_(std::move(frame)), key_(key) {}
   ~ForgetAtEnd() {
     if (const auto alive = frame_.lock()) alive->forget(key_);
   }
@@ -142,17 +145,21 @@ std::shared_ptr<Recomputation> Frame::recomputation(std::uint64_t key) {
     }
     run = std::make_shared<Recomputation>();
     if (key == kNoKey) return run;
-    const auto spent = [](const auto& entry) { return entry.second->done && entry.second->exhausted(); };
+    const auto spent = [](const auto& entry) {
+      return entry.second->done && entry.second->exhausted();
+    };
     recomputations_.erase(std::remove_if(recomputations_.begin(), recomputations_.end(), spent),
                           recomputations_.end());
     recomputations_.emplace_back(key, run);
   }
+  // A single tensor is about to be handed out: nothing can be left behind.
+  if (!others_remain) return run;
   const auto clean_up = [guard = std::make_shared<ForgetAtEnd>(weak_from_this(), key)]() mutable {
     guard.reset();
   };
   if (const auto* state = libtorch::current_state(); state != nullptr && state->group != nullptr) {
     state->group->at_end(clean_up);
-  } else if (others_remain) {
+  } else {
     libtorch::at_end_of_backward(clean_up);
   }
   return run;
@@ -216,8 +223,8 @@ void Frame::run_again(Recomputation& run, std::vector<std::string>& operators) {
   try {
     call_->run_again(tensors, nullptr);
   } catch (...) {
-    // Whatever became of StopRecomputation on its way (a Python frame turns it into another exception),
-    // and whatever a caught one led to: the tensors are there.
+    // Whatever became of StopRecomputation on its way (a Python frame turns it into another
+    // exception), and whatever a caught one led to: the tensors are there.
     if (!run.left_early()) throw;
   }
   if (trace) operators = trace->lines();
@@ -235,9 +242,10 @@ void Frame::check(const Recomputation& run, const std::vector<std::string>& oper
     const bool counted = early_stop_ == EarlyStop::kNever && forward_completed_;
     const std::size_t expected = placeholders_.size();
     if (!run.complete() || (counted && run.count() != expected)) {
-      const char* more = run.count() > expected
-                             ? "recomputation tried to save more tensors than forward did: "
-                             : "a different number of tensors was saved in forward and recomputation: ";
+      const char* more =
+          run.count() > expected
+              ? "recomputation tried to save more tensors than forward did: "
+              : "a different number of tensors was saved in forward and recomputation: ";
       fail(more + std::to_string(expected) + " in forward, " + std::to_string(run.count()) +
            " during recomputation.");
     }
@@ -247,12 +255,13 @@ void Frame::check(const Recomputation& run, const std::vector<std::string>& oper
       if (saved == nullptr) continue;
       const Placeholder& placeholder = *placeholders_[i];
       if (!placeholder.metadata().matches(saved->tensor)) {
-        differing += "\n  saved tensor " + std::to_string(i) + ": " + placeholder.metadata().describe() +
-                     " in forward, " + Metadata::of(saved->tensor).describe() + " during recomputation";
+        differing += "\n  saved tensor " + std::to_string(i) + ": " +
+                     placeholder.metadata().describe() + " in forward, " +
+                     Metadata::of(saved->tensor).describe() + " during recomputation";
       } else if (const auto* values = placeholder.values();
                  values != nullptr && values->hash != saved->hash && other_values.empty()) {
-        other_values = "saved tensor " + std::to_string(i) + " (" + placeholder.metadata().describe() +
-                       ", saved by " + values->saved_by +
+        other_values = "saved tensor " + std::to_string(i) + " (" +
+                       placeholder.metadata().describe() + ", saved by " + values->saved_by +
                        ") is the first whose values differ between forward and recomputation.";
       }
     }

@@ -1,17 +1,18 @@
 // One region: what forward leaves behind instead of activations, and how they come back.
 //
 // In forward the frame is the thread's hook provider: every tensor that autograd saves becomes a
-// Placeholder, an index into the frame. The placeholders sit in the graph and own the frame, so that it
-// lives exactly as long as somebody may ask for a tensor, and its arguments with it. The first question
-// in a backward call runs the function again (Recomputation) and answers this and all further ones.
+// Placeholder, an index into the frame. The placeholders sit in the graph and own the frame, so
+// that it lives exactly as long as somebody may ask for a tensor, and its arguments with it. The
+// first question in a backward call runs the function again (Recomputation) and answers this and
+// all further ones.
 //
 // Nesting follows from the hook stack alone: an inner region's tensors go to the inner frame, its
-// arguments are saved through autograd and therefore go to the outer frame; reading a tensor of the inner
-// region needs the inner arguments, which makes the outer region recompute first.
+// arguments are saved through autograd and therefore go to the outer frame; reading a tensor of the
+// inner region needs the inner arguments, which makes the outer region recompute first.
 //
-// Locks, in the order in which they may be taken: the run mutex of a recomputation (inner regions before
-// outer ones; never the other way round, since only arguments are fetched under it), the process-wide lock
-// for random replays, and for moments the frame's own mutex.
+// Locks, in the order in which they may be taken: the run mutex of a recomputation (inner regions
+// before outer ones; never the other way round, since only arguments are fetched under it), the
+// process-wide lock for random replays, and for moments the frame's own mutex.
 #pragma once
 
 #include <reprise/checkpoint.h>
@@ -43,13 +44,13 @@ class Frame final : public libtorch::HookProvider, public std::enable_shared_fro
 
   std::unique_ptr<libtorch::SavedVariableHooks> make_hooks() override;
 
-  // For placeholders: a tensor is being saved; a tensor is wanted; the tensor will not be wanted any more.
+  // For placeholders: a tensor is being saved; a tensor is wanted; the tensor will not be wanted
+  // any more.
   std::size_t add(Placeholder& placeholder);
   at::Tensor fetch(const Placeholder& placeholder);
   void remove(std::size_t index);
 
   bool checks_values() const { return determinism_check_ == DeterminismCheck::kValues; }
-
 
  private:
   class ForgetAtEnd;

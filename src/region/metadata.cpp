@@ -46,7 +46,8 @@ std::uint64_t hash_values(const at::Tensor& saved) {
     for (const at::Tensor& part : tensor.unbind()) seed = hash_values(part) + 31 * seed;
     return seed;
   }
-  seed = XXH3_64bits_withSeed(tensor.sizes().data(), tensor.sizes().size() * sizeof(std::int64_t), seed);
+  seed = XXH3_64bits_withSeed(tensor.sizes().data(), tensor.sizes().size() * sizeof(std::int64_t),
+                              seed);
   if (tensor.is_sparse()) {
     const at::Tensor coalesced = tensor.coalesce();
     return hash_strided(coalesced._values(), hash_strided(coalesced._indices(), seed));

@@ -1,5 +1,5 @@
-// What is remembered of a saved tensor in place of the tensor: enough to tell whether a recomputation
-// saved the same one.
+// What is remembered of a saved tensor in place of the tensor: enough to tell whether a
+// recomputation saved the same one.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -28,7 +28,8 @@ struct Metadata {
   std::string describe() const;
 };
 
-// XXH3 of the tensor's elements in logical order, its shape and dtype. Reads the tensor on the host.
+// XXH3 of the tensor's elements in logical order, its shape and dtype. Reads the tensor on the
+// host.
 std::uint64_t hash_values(const at::Tensor& tensor);
 
 }  // namespace reprise::region

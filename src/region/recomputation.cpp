@@ -6,8 +6,8 @@
 
 namespace reprise::region {
 
-// Stands in for one saved tensor of the recomputed graph. That graph is walked only by a backward that
-// the function itself runs, which must see the tensor as usual.
+// Stands in for one saved tensor of the recomputed graph. That graph is walked only by a backward
+// that the function itself runs, which must see the tensor as usual.
 class Recomputation::Collector final : public libtorch::SavedVariableHooks {
  public:
   explicit Collector(std::shared_ptr<Recomputation> run) : run_(std::move(run)) {}
@@ -29,7 +29,8 @@ class Recomputation::Collector final : public libtorch::SavedVariableHooks {
   libtorch::SavedVersion version_;
 };
 
-void Recomputation::start(std::size_t count, std::size_t last_wanted, AtLastSlot at_last, bool hash) {
+void Recomputation::start(std::size_t count, std::size_t last_wanted, AtLastSlot at_last,
+                          bool hash) {
   slots_.clear();
   slots_.resize(count);
   last_wanted_ = last_wanted;
@@ -64,8 +65,8 @@ void Recomputation::collect(const at::Tensor& tensor) {
   }
   if (index != last_wanted_) return;
   complete_ = true;
-  // Inside a backward that the function runs, the exception would have to pass through the engine, which
-  // marks that backward as failed: it is let finish instead.
+  // Inside a backward that the function runs, the exception would have to pass through the engine,
+  // which marks that backward as failed: it is let finish instead.
   if (at_last_ == AtLastSlot::kLeave && libtorch::current_backward_id() == backward_) {
     left_ = true;
     throw StopRecomputation();

@@ -1,12 +1,14 @@
-// The tensors that one run of a region's function saved again, for one backward call or group of them.
+// The tensors that one run of a region's function saved again, for one backward call or group of
+// them.
 //
-// While the function runs, this is the thread's hook provider: each tensor that autograd saves goes into
-// the next slot. When the last slot that anybody still waits for is full, the run is either left by an
-// exception or goes on without hooks. Afterwards every tensor is handed out once, and is gone from here
-// at that moment, so that memory falls as backward proceeds, with retain_graph too.
+// While the function runs, this is the thread's hook provider: each tensor that autograd saves goes
+// into the next slot. When the last slot that anybody still waits for is full, the run is either
+// left by an exception or goes on without hooks. Afterwards every tensor is handed out once, and is
+// gone from here at that moment, so that memory falls as backward proceeds, with retain_graph too.
 //
 // Invariants: `collect` may be called from any thread that works for the run (a backward inside the
-// function), so slots are guarded by `mutex_`; nothing else of this object is touched during the run.
+// function), so slots are guarded by `mutex_`; nothing else of this object is touched during the
+// run.
 #pragma once
 
 #include <atomic>
@@ -20,8 +22,8 @@
 
 namespace reprise::region {
 
-// Leaves a function whose remaining work nobody needs. A std::exception, because autograd's engine lets
-// only those pass through a backward inside the function.
+// Leaves a function whose remaining work nobody needs. A std::exception, because autograd's engine
+// lets only those pass through a backward inside the function.
 class StopRecomputation final : public std::exception {
  public:
   const char* what() const noexcept override {
@@ -31,16 +33,16 @@ class StopRecomputation final : public std::exception {
 
 // How a run ends once every slot that is waited for is full.
 enum class AtLastSlot {
-  kLeave,          // by StopRecomputation
-  kGoOnUnhooked,   // to the function's end, saving nothing
-  kGoOnCounting,   // to the function's end, counting what else is saved
+  kLeave,         // by StopRecomputation
+  kGoOnUnhooked,  // to the function's end, saving nothing
+  kGoOnCounting,  // to the function's end, counting what else is saved
 };
 
 class Recomputation final : public libtorch::HookProvider,
                             public std::enable_shared_from_this<Recomputation> {
  public:
-  // Forward saved `count` tensors; nobody waits for any after `last_wanted`. `hash`: remember hashes of the
-  // tensors' values.
+  // Forward saved `count` tensors; nobody waits for any after `last_wanted`. `hash`: remember
+  // hashes of the tensors' values.
   void start(std::size_t count, std::size_t last_wanted, AtLastSlot at_last, bool hash);
   // Somebody waits for this one.
   void want(std::size_t index);
@@ -61,8 +63,8 @@ class Recomputation final : public libtorch::HookProvider,
   bool complete() const { return complete_; }
   bool left_early() const { return left_; }
 
-  // Hands out the tensor of a slot. False if it was handed out before. Throws autograd's in-place error if
-  // the function changed the tensor after it was saved.
+  // Hands out the tensor of a slot. False if it was handed out before. Throws autograd's in-place
+  // error if the function changed the tensor after it was saved.
   bool take(std::size_t index, at::Tensor& tensor);
   // Forgets what was saved: the run has failed.
   void clear();

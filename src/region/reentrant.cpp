@@ -65,13 +65,15 @@ void Reentrant::note_arguments(at::TensorList inputs) {
 
 variable_list Reentrant::unpack_arguments(AutogradContext* context) const {
   const auto fail = [&](std::size_t i, const char* what) {
-    throw DeterminismError(name_of_region(name) + ": tensor argument " + std::to_string(i) + " (" +
-                           arguments[i].metadata.describe() + ") was changed in place " + what +
-                           ", so the recomputation would start from other values than forward did. Pass a "
-                           "clone or use the out-of-place operator.");
+    throw DeterminismError(
+        name_of_region(name) + ": tensor argument " + std::to_string(i) + " (" +
+        arguments[i].metadata.describe() + ") was changed in place " + what +
+        ", so the recomputation would start from other values than forward did. Pass a "
+        "clone or use the out-of-place operator.");
   };
   for (std::size_t i = 0; i < arguments.size(); ++i) {
-    if (arguments[i].after_forward != arguments[i].at_start) fail(i, "by the region's own function");
+    if (arguments[i].after_forward != arguments[i].at_start)
+      fail(i, "by the region's own function");
   }
   try {
     return context->get_saved_variables();
@@ -89,8 +91,9 @@ variable_list Reentrant::unpack_arguments(AutogradContext* context) const {
 void Reentrant::check(at::TensorList again) const {
   if (determinism_check == DeterminismCheck::kNone) return;
   const auto fail = [&](const std::string& what) {
-    throw DeterminismError(name_of_region(name) + ": " + what +
-                           " The function must do the same operators on the same values each time it runs.");
+    throw DeterminismError(
+        name_of_region(name) + ": " + what +
+        " The function must do the same operators on the same values each time it runs.");
   };
   if (again.size() != results.size()) {
     fail("the function returned " + std::to_string(results.size()) + " tensors in forward and " +
@@ -99,10 +102,12 @@ void Reentrant::check(at::TensorList again) const {
   for (std::size_t i = 0; i < again.size(); ++i) {
     const Metadata metadata = Metadata::of(again[i]);
     if (metadata != results[i].metadata) {
-      fail("result " + std::to_string(i) + " has different metadata: " + results[i].metadata.describe() +
-           " in forward, " + metadata.describe() + " during recomputation.");
+      fail("result " + std::to_string(i) +
+           " has different metadata: " + results[i].metadata.describe() + " in forward, " +
+           metadata.describe() + " during recomputation.");
     }
-    if (determinism_check == DeterminismCheck::kValues && hash_values(again[i]) != results[i].hash) {
+    if (determinism_check == DeterminismCheck::kValues &&
+        hash_values(again[i]) != results[i].hash) {
       fail("result " + std::to_string(i) + " (" + metadata.describe() + ", made by " +
            (again[i].grad_fn() ? again[i].grad_fn()->name() : "an operator without gradient") +
            ") is the first whose values differ between forward and recomputation.");
@@ -131,8 +136,8 @@ detail::Tensors Reentrant::run_again(at::TensorList inputs) const {
 }
 
 struct ReentrantFunction : torch::autograd::Function<ReentrantFunction> {
-  static variable_list forward(AutogradContext* context, const c10::intrusive_ptr<Reentrant>& region,
-                               at::TensorList inputs);
+  static variable_list forward(AutogradContext* context,
+                               const c10::intrusive_ptr<Reentrant>& region, at::TensorList inputs);
   static variable_list backward(AutogradContext* context, const variable_list& gradients);
 };
 
@@ -160,15 +165,18 @@ variable_list ReentrantFunction::forward(AutogradContext* context,
   return outputs;
 }
 
-variable_list ReentrantFunction::backward(AutogradContext* context, const variable_list& gradients) {
+variable_list ReentrantFunction::backward(AutogradContext* context,
+                                          const variable_list& gradients) {
   if (!libtorch::backward_accumulates()) {
     throw DeterminismError(
-        "checkpoint() with reentrant=true is incompatible with autograd::grad() and with passing inputs to "
-        "backward(): its backward accumulates into leaves. Set reentrant=false, or call backward() without "
+        "checkpoint() with reentrant=true is incompatible with autograd::grad() and with passing "
+        "inputs to "
+        "backward(): its backward accumulates into leaves. Set reentrant=false, or call backward() "
+        "without "
         "inputs.");
   }
-  const auto region = c10::static_intrusive_pointer_cast<Reentrant>(
-      context->saved_data["region"].toCapsule());
+  const auto region =
+      c10::static_intrusive_pointer_cast<Reentrant>(context->saved_data["region"].toCapsule());
   variable_list inputs = region->unpack_arguments(context);
   variable_list detached;
   for (const at::Tensor& input : inputs) {
@@ -192,7 +200,8 @@ variable_list ReentrantFunction::backward(AutogradContext* context, const variab
   if (!any_requires_grad) {
     throw DeterminismError(
         name_of_region(region->name) +
-        ": none of the outputs requires grad when the function is run again, so this reentrant region is not "
+        ": none of the outputs requires grad when the function is run again, so this reentrant "
+        "region is not "
         "necessary: call the function plainly, detach outside of it, or set reentrant=false");
   }
   if (!roots.empty()) {
@@ -208,7 +217,8 @@ variable_list ReentrantFunction::backward(AutogradContext* context, const variab
 
 }  // namespace
 
-void run_reentrant(const CheckpointOptions& options, const std::shared_ptr<detail::RegionCall>& call) {
+void run_reentrant(const CheckpointOptions& options,
+                   const std::shared_ptr<detail::RegionCall>& call) {
   libtorch::ensure_engine_front();
   auto region = c10::make_intrusive<Reentrant>();
   variable_list inputs;
@@ -220,7 +230,8 @@ void run_reentrant(const CheckpointOptions& options, const std::shared_ptr<detai
   if (std::none_of(inputs.begin(), inputs.end(),
                    [](const at::Tensor& input) { return input.requires_grad(); })) {
     TORCH_WARN(name_of_region(options.name),
-               " with reentrant=true: none of the inputs has requires_grad=true. Gradients will be undefined "
+               " with reentrant=true: none of the inputs has requires_grad=true. Gradients will be "
+               "undefined "
                "(reentrant=false has no such need)");
   }
   region->call = call;

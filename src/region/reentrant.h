@@ -7,6 +7,7 @@
 
 namespace reprise::region {
 
-void run_reentrant(const CheckpointOptions& options, const std::shared_ptr<detail::RegionCall>& call);
+void run_reentrant(const CheckpointOptions& options,
+                   const std::shared_ptr<detail::RegionCall>& call);
 
 }  // namespace reprise::region

@@ -12,8 +12,8 @@ namespace reprise {
 namespace detail {
 namespace {
 
-// Takes the tensors out of the stored arguments, also when the function throws: the region holds them
-// through autograd, where they can be managed, or not at all.
+// Takes the tensors out of the stored arguments, also when the function throws: the region holds
+// them through autograd, where they can be managed, or not at all.
 class ArgumentRelease {
  public:
   explicit ArgumentRelease(RegionCall& call) : call_(call) {}
@@ -37,12 +37,14 @@ const CheckpointOptions& default_options() {
 void check_options(const CheckpointOptions& options) {
   for (const at::Generator& generator : options.generators) {
     if (!generator.defined()) {
-      throw UsageError("checkpoint(): CheckpointOptions::generators holds an undefined generator; leave it out");
+      throw UsageError(
+          "checkpoint(): CheckpointOptions::generators holds an undefined generator; leave it out");
     }
   }
   if (!options.generators.empty() && !options.preserve_rng_state) {
     throw UsageError(
-        "checkpoint(): CheckpointOptions::generators needs preserve_rng_state=true, or their draws would not "
+        "checkpoint(): CheckpointOptions::generators needs preserve_rng_state=true, or their draws "
+        "would not "
         "be replayed");
   }
   if (!options.reentrant) return;
@@ -52,9 +54,10 @@ void check_options(const CheckpointOptions& options) {
                         : options.allow_changed_arguments          ? "allow_changed_arguments=true"
                                                                    : nullptr;
   if (refused != nullptr) {
-    throw UsageError(std::string("checkpoint(): ") + refused +
-                     " is only supported with reentrant=false; a reentrant region runs its function without "
-                     "a graph in forward and always to its end in backward");
+    throw UsageError(
+        std::string("checkpoint(): ") + refused +
+        " is only supported with reentrant=false; a reentrant region runs its function without "
+        "a graph in forward and always to its end in backward");
   }
 }
 

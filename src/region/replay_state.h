@@ -1,11 +1,11 @@
-// The state of the world around a region's function: taken when forward enters it, put back for the time
-// of a recomputation. Random generators, autocast and other ambient state.
+// The state of the world around a region's function: taken when forward enters it, put back for the
+// time of a recomputation. Random generators, autocast and other ambient state.
 //
-// Replaying random draws means turning back a generator that the whole process shares. So only regions
-// that have drawn do it, and they exclude each other while they do. A recomputation may itself run
-// backward, whose worker threads may recompute further regions while the first one waits for them; the
-// lock therefore belongs to the extent of the replay, which LibTorch carries along (ThreadState), and not
-// to a thread.
+// Replaying random draws means turning back a generator that the whole process shares. So only
+// regions that have drawn do it, and they exclude each other while they do. A recomputation may
+// itself run backward, whose worker threads may recompute further regions while the first one waits
+// for them; the lock therefore belongs to the extent of the replay, which LibTorch carries along
+// (ThreadState), and not to a thread.
 #pragma once
 
 #include <reprise/checkpoint.h>
@@ -28,8 +28,8 @@ class ReplayState {
   // Forward is over: forgets generator states from which nothing was drawn.
   void end_forward();
 
-  // Puts the state back until destroyed; then everything is as before. Generators from which forward drew
-  // nothing are left alone.
+  // Puts the state back until destroyed; then everything is as before. Generators from which
+  // forward drew nothing are left alone.
   class Scope {
    public:
     explicit Scope(const ReplayState& state);

@@ -5,7 +5,8 @@ namespace {
 
 void append(std::string& text, const char* title, const std::vector<std::string>& lines) {
   text += title;
-  for (std::size_t i = 0; i < lines.size(); ++i) text += "\n  " + std::to_string(i) + ": " + lines[i];
+  for (std::size_t i = 0; i < lines.size(); ++i)
+    text += "\n  " + std::to_string(i) + ": " + lines[i];
   if (lines.empty()) text += "\n  (none)";
 }
 
@@ -17,15 +18,18 @@ std::string name_of_region(const std::string& name) {
 
 const char* const kDebugHint =
     "\nThe function must do the same operators on the same values each time it runs. Set "
-    "CheckpointOptions::debug, or open a CheckpointDebugScope around forward, to see the operators of both "
+    "CheckpointOptions::debug, or open a CheckpointDebugScope around forward, to see the operators "
+    "of both "
     "runs.";
 
-std::string traces(const std::vector<std::string>& forward, const std::vector<std::string>& recompute) {
+std::string traces(const std::vector<std::string>& forward,
+                   const std::vector<std::string>& recompute) {
   std::string text;
   append(text, "\nOperators that ran in forward:", forward);
   append(text, "\nOperators that ran during recomputation:", recompute);
   std::size_t common = 0;
-  while (common < forward.size() && common < recompute.size() && forward[common] == recompute[common]) {
+  while (common < forward.size() && common < recompute.size() &&
+         forward[common] == recompute[common]) {
     ++common;
   }
   // An early stop cuts the second list short; that alone is no difference.

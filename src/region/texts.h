@@ -13,6 +13,7 @@ std::string name_of_region(const std::string& name);
 extern const char* const kDebugHint;
 
 // The operators of both runs, set side by side for a reader.
-std::string traces(const std::vector<std::string>& forward, const std::vector<std::string>& recompute);
+std::string traces(const std::vector<std::string>& forward,
+                   const std::vector<std::string>& recompute);
 
 }  // namespace reprise::region

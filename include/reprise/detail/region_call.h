@@ -1,5 +1,5 @@
-// The part of checkpoint() that must be a template: a function and its arguments, packed so that the
-// compiled region code (src/region) can run them a first time and again. Not for direct use.
+// The part of checkpoint() that must be a template: a function and its arguments, packed so that
+// the compiled region code (src/region) can run them a first time and again. Not for direct use.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -37,14 +37,15 @@ struct GroupState;
 // Most regions have one or two tensor arguments.
 using Tensors = c10::SmallVector<at::Tensor, 4>;
 
-// A call that a region can run: the first time on the arguments as given, later on recomputed tensors.
+// A call that a region can run: the first time on the arguments as given, later on recomputed
+// tensors.
 class RegionCall {
  public:
   virtual ~RegionCall() = default;
   // Runs on the stored arguments and stores the result.
   virtual void run_first() = 0;
-  // Runs on copies of the arguments that hold `tensors`, in visiting order. The results' tensors are
-  // appended to `results` where that is not null; everything else of the result is dropped.
+  // Runs on copies of the arguments that hold `tensors`, in visiting order. The results' tensors
+  // are appended to `results` where that is not null; everything else of the result is dropped.
   virtual void run_again(Tensors& tensors, Tensors* results) = 0;
   // The tensors of the stored arguments, and of the stored result.
   virtual void visit_arguments(const std::function<void(at::Tensor&)>& f) = 0;
@@ -53,14 +54,15 @@ class RegionCall {
   virtual void drop_result() = 0;
 };
 
-// Runs `call` once, as a region: afterwards its result can be taken, and its arguments hold no tensors.
+// Runs `call` once, as a region: afterwards its result can be taken, and its arguments hold no
+// tensors.
 void run_region(const CheckpointOptions& options, const std::shared_ptr<RegionCall>& call);
 // Throws UsageError for options that exclude each other.
 void check_options(const CheckpointOptions& options);
 const CheckpointOptions& default_options();
 
-// TorchScript's optimizing executor saves other tensors in a second run than in the first; inside this
-// scope it is off for the calling thread.
+// TorchScript's optimizing executor saves other tensors in a second run than in the first; inside
+// this scope it is off for the calling thread.
 class PlainScriptExecutor {
  public:
   PlainScriptExecutor();
@@ -84,8 +86,9 @@ A& pass(const std::reference_wrapper<A>& argument) {
 template <class F>
 inline constexpr bool is_script_module = std::is_same_v<F, torch::jit::Module>;
 
-// Calls a function or a module. `F` may be a reference_wrapper or a plain function. A module holder is
-// asked for its module's forward(): its own operator() does not know the result type of a Sequential.
+// Calls a function or a module. `F` may be a reference_wrapper or a plain function. A module holder
+// is asked for its module's forward(): its own operator() does not know the result type of a
+// Sequential.
 template <class F, class... Args>
 auto call_plain(F& f, const Args&... args) {
   if constexpr (std::is_function_v<F>) {
@@ -102,9 +105,10 @@ auto call_plain(F& f, const Args&... args) {
     } else if constexpr (std::invocable<Function&, decltype(pass(args))...>) {
       return std::invoke(function, pass(args)...);
     } else {
-      static_assert(requires { function.forward(pass(args)...); },
-                    "checkpoint(f, args...): f cannot be called with const lvalues of these arguments "
-                    "(use std::ref for an argument that f changes)");
+      static_assert(
+          requires { function.forward(pass(args)...); },
+          "checkpoint(f, args...): f cannot be called with const lvalues of these arguments "
+          "(use std::ref for an argument that f changes)");
       return function.forward(pass(args)...);
     }
   }
@@ -165,7 +169,8 @@ class Call final : public RegionCall {
   }
 
  private:
-  // Arguments with tensors are copied for each run; the others, which may be move-only, are referred to.
+  // Arguments with tensors are copied for each run; the others, which may be move-only, are
+  // referred to.
   template <class A>
   using Filled = std::conditional_t<holds_tensors<A>, A, const A&>;
 
@@ -199,7 +204,8 @@ class Call final : public RegionCall {
   std::conditional_t<kVoid, char, std::optional<Result>> result_{};
 };
 
-// A module given as an lvalue object is referred to: copying one copies its registry, not its identity.
+// A module given as an lvalue object is referred to: copying one copies its registry, not its
+// identity.
 template <class F>
 inline constexpr bool is_module_object =
     std::is_lvalue_reference_v<F> &&
