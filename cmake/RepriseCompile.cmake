@@ -41,6 +41,10 @@ function(reprise_compile target)
     # The checks' own branches make the compiler see uninitialized values where there are none.
     target_compile_options(${target} PRIVATE -fsanitize=${REPRISE_SANITIZE} -fno-sanitize-recover=all
       -Wno-maybe-uninitialized)
+    if(REPRISE_SANITIZE MATCHES thread)
+      # Reference counts of LibTorch and the standard library use fences, which this sanitizer cannot see.
+      target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-tsan>)
+    endif()
     if(REPRISE_SANITIZE MATCHES undefined)
       # vptr checks need the type information of LibTorch's hidden classes; they would be false alarms.
       target_compile_options(${target} PRIVATE -fno-sanitize=vptr)

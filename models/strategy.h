@@ -1,11 +1,14 @@
 // How a list of layers is run: which of their calls become regions that are recomputed in backward.
 //
-// | strategy   | keeps                                   | recomputes | | none       | every
-// activation                        | nothing                                 | | every-block| the
-// input of every layer                | every layer once                        | | segments:K |
-// the inputs of K segments, one's inside  | all segments but the last, once         | | sqrt | as
-// segments, about √L layers each       | all segments but the last, once         | | from-input |
-// the first layer's input alone           | layer k from the input: L²/2 layer runs |
+// clang-format off
+// | strategy    | keeps                                    | recomputes                              |
+// |-------------|------------------------------------------|-----------------------------------------|
+// | none        | every activation                         | nothing                                 |
+// | every-block | the input of every layer                 | every layer, once                       |
+// | segments:K  | the inputs of K segments, and one inside | all segments but the last, once         |
+// | sqrt        | as segments, of about √L layers each     | all segments but the last, once         |
+// | from-input  | the first layer's input alone            | layer k from the input: L²/2 layer runs |
+// clang-format on
 //
 // Segments are those of checkpoint_sequential. √L is Chen et al., arXiv:1604.06174, section 4.1;
 // from-input its extreme, O(1) memory for O(L²) time. A further strategy is one more entry in the

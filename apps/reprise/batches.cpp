@@ -1,5 +1,5 @@
 // Counter-based draws instead of a generator with a state: nothing has to be saved to go on.
-#include "batches.h"
+#include "apps/reprise/batches.h"
 
 #include <ATen/ops/empty.h>
 

@@ -13,8 +13,8 @@
 #include <new>
 #include <string>
 
-#include "commands.h"
-#include "help.h"
+#include "apps/reprise/commands.h"
+#include "apps/reprise/help.h"
 
 namespace reprise::app {
 

@@ -8,10 +8,10 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "commands.h"
-#include "comparison.h"
-#include "device.h"
-#include "figures.h"
+#include "apps/reprise/commands.h"
+#include "apps/reprise/comparison.h"
+#include "apps/reprise/device.h"
+#include "apps/reprise/figures.h"
 
 namespace reprise::app {
 

@@ -1,5 +1,5 @@
 // One step, done the same way for every strategy, and what is read off around it.
-#include "comparison.h"
+#include "apps/reprise/comparison.h"
 
 #include <ATen/Context.h>
 #include <fmt/format.h>
@@ -9,10 +9,10 @@
 #include <chrono>
 #include <cstdio>
 
-#include "device.h"
-#include "figures.h"
-#include "gradients.h"
-#include "progress.h"
+#include "apps/reprise/device.h"
+#include "apps/reprise/figures.h"
+#include "apps/reprise/gradients.h"
+#include "apps/reprise/progress.h"
 
 namespace reprise::app {
 

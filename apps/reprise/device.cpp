@@ -1,5 +1,5 @@
 // Devices by name through LibTorch's device-neutral accelerator interface; no CUDA header.
-#include "device.h"
+#include "apps/reprise/device.h"
 
 #include <ATen/DeviceAccelerator.h>
 #include <ATen/autocast_mode.h>

@@ -1,5 +1,5 @@
 // Rounding, and columns counted in characters rather than bytes.
-#include "figures.h"
+#include "apps/reprise/figures.h"
 
 #include <fmt/format.h>
 

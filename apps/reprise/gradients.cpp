@@ -1,5 +1,5 @@
 // Comparisons on the host, whatever the device: bytes are bytes.
-#include "gradients.h"
+#include "apps/reprise/gradients.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/zeros_like.h>

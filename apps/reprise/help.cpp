@@ -1,5 +1,5 @@
 // CLI11 does the work; this mends its spacing and adds the suggestion.
-#include "help.h"
+#include "apps/reprise/help.h"
 
 #include <algorithm>
 #include <numeric>

@@ -19,9 +19,9 @@
 #include <sstream>
 #include <thread>
 
-#include "commands.h"
-#include "device.h"
-#include "figures.h"
+#include "apps/reprise/commands.h"
+#include "apps/reprise/device.h"
+#include "apps/reprise/figures.h"
 
 namespace reprise::app {
 

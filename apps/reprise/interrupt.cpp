@@ -1,5 +1,5 @@
 // A handler may only touch a sig_atomic_t, and that must be a global.
-#include "interrupt.h"
+#include "apps/reprise/interrupt.h"
 
 namespace reprise::app {
 

@@ -1,5 +1,5 @@
 // Building, one forward and backward, and the hash that tells whether two runs are equal.
-#include "network.h"
+#include "apps/reprise/network.h"
 
 #define XXH_INLINE_ALL
 #include <ATen/Context.h>
@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 #include <xxhash.h>
 
-#include "device.h"
+#include "apps/reprise/device.h"
 
 namespace reprise::app {
 

@@ -1,5 +1,5 @@
 // The options of options.h: one line each, with the help text that `--help` prints.
-#include "options.h"
+#include "apps/reprise/options.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -82,8 +82,8 @@ void bind_model(CLI::App& command, RunOptions& options) {
   model.value("--dropout", "P", options.gpt.dropout, "probability in [0, 1)");
   Group data(command, "Data");
   data.optional("--data", "PATH", options.data,
-                "text files, or folders to search for them, without hidden and\n"
-                "build folders; if not given, the text files of this repository");
+                "text files, or folders to search for prose and source code, without\n"
+                "hidden and build folders; if not given, those of this repository");
   data.value("--batch", "N", options.batch, "sequences run at once");
   data.value("--seed", "N", options.seed, "of weights, dropout and the order of the data");
 }

@@ -1,5 +1,5 @@
 // Escape sequences are limited to two that every terminal of the last decades knows.
-#include "progress.h"
+#include "apps/reprise/progress.h"
 
 #include <fmt/format.h>
 #include <sys/ioctl.h>
@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "figures.h"
+#include "apps/reprise/figures.h"
 
 namespace reprise::app {
 

@@ -1,12 +1,12 @@
 // Costs two clock readings a recomputed layer while it runs, one branch a layer while it does not.
-#include "recompute_clock.h"
+#include "apps/reprise/recompute_clock.h"
 
 #include <reprise/checkpoint.h>
 
 #include <chrono>
 #include <utility>
 
-#include "device.h"
+#include "apps/reprise/device.h"
 
 namespace reprise::app {
 

@@ -1,5 +1,5 @@
 // The formula of schedule.h.
-#include "schedule.h"
+#include "apps/reprise/schedule.h"
 
 #include <algorithm>
 #include <cmath>

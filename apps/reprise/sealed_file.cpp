@@ -1,6 +1,6 @@
 // POSIX calls rather than streams, because only they can flush to the disk: a
 // rename may reach the disk before the bytes of the renamed file do.
-#include "sealed_file.h"
+#include "apps/reprise/sealed_file.h"
 
 #define XXH_INLINE_ALL
 #include <fcntl.h>
@@ -70,18 +70,25 @@ class Descriptor {
 
 }  // namespace
 
-void write_sealed(const fs::path& path, std::string_view contents) {
+void replace_file(const fs::path& path, std::initializer_list<std::string_view> parts) {
   const fs::path aside = path.string() + ".partial";
-  const Seal seal = seal_of(contents);
-  {
+  try {
     Descriptor file(aside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC);
-    file.write({reinterpret_cast<const char*>(&seal), sizeof seal});
-    file.write(contents);
+    for (const std::string_view part : parts) file.write(part);
     file.flush();
+    if (::rename(aside.c_str(), path.c_str()) != 0) fail("rename to", path);
+  } catch (const Error&) {
+    // A full disk is not to stay full of it.
+    ::unlink(aside.c_str());
+    throw;
   }
-  if (::rename(aside.c_str(), path.c_str()) != 0) fail("rename to", path);
   const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
   Descriptor(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC).flush();
+}
+
+void write_sealed(const fs::path& path, std::string_view contents) {
+  const Seal seal = seal_of(contents);
+  replace_file(path, {{reinterpret_cast<const char*>(&seal), sizeof seal}, contents});
 }
 
 std::string read_sealed(const fs::path& path) {

@@ -6,13 +6,17 @@
 #pragma once
 
 #include <filesystem>
+#include <initializer_list>
 #include <string>
 #include <string_view>
 
 namespace reprise::app {
 
-// Replaces the file in one step. Throws Error, naming the path and the system's reason, if it
-// cannot; the earlier file is then untouched.
+// Replaces the file in one step by the parts, joined. Throws Error, naming the path and the
+// system's reason, if it cannot; the earlier file is then untouched, and nothing left beside it.
+void replace_file(const std::filesystem::path& path, std::initializer_list<std::string_view> parts);
+
+// The same, with the seal in front of the contents.
 void write_sealed(const std::filesystem::path& path, std::string_view contents);
 
 // Throws UsageError if the file cannot be read, is not a sealed file, is cut short or is changed.

@@ -1,5 +1,5 @@
 // All text is held in memory: a byte a token is little beside the activations.
-#include "text_data.h"
+#include "apps/reprise/text_data.h"
 
 #define XXH_INLINE_ALL
 #include <fmt/format.h>
@@ -8,6 +8,8 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <array>
+#include <cctype>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -18,6 +20,14 @@ namespace reprise::app {
 namespace fs = std::filesystem;
 
 namespace {
+
+using Paths = std::vector<fs::path>;
+
+// Prose and source code, sorted; measurements, logs and tables say little and change with every
+// run. Without an extension: LICENSE, Makefile, scripts.
+constexpr std::array<std::string_view, 19> kTextExtensions = {
+    "",    ".c",  ".cc",  ".cmake", ".cpp", ".css",  ".h",   ".hpp",  ".html", ".js",
+    ".md", ".py", ".rst", ".sh",    ".tex", ".toml", ".txt", ".yaml", ".yml"};
 
 std::string read_file(const fs::path& path) {
   std::ifstream stream(path, std::ios::binary);
@@ -36,14 +46,31 @@ bool is_generated(const fs::path& folder) {
          fs::exists(folder / "pyvenv.cfg");
 }
 
-std::vector<fs::path> files_below(const fs::path& folder) {
-  std::vector<fs::path> files;
+bool has_text_extension(const fs::path& path) {
+  std::string extension = path.extension().string();
+  for (char& c : extension) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return std::ranges::binary_search(kTextExtensions, extension);
+}
+
+// Compares what the paths lead to, for they may be relative or go through links.
+bool is_among(const Paths& paths, const fs::path& path) {
+  return std::ranges::any_of(paths, [&](const fs::path& each) {
+    std::error_code error;
+    return fs::equivalent(each, path, error);
+  });
+}
+
+Paths files_below(const fs::path& folder, const Paths& left_out) {
+  Paths files;
   const auto options = fs::directory_options::skip_permission_denied;
   for (auto entry = fs::recursive_directory_iterator(folder, options);
        entry != fs::recursive_directory_iterator(); ++entry) {
     if (entry->is_directory()) {
-      if (is_hidden(*entry) || is_generated(*entry)) entry.disable_recursion_pending();
-    } else if (entry->is_regular_file() && !is_hidden(*entry)) {
+      if (is_hidden(*entry) || is_generated(*entry) || is_among(left_out, *entry)) {
+        entry.disable_recursion_pending();
+      }
+    } else if (entry->is_regular_file() && !is_hidden(*entry) && has_text_extension(*entry) &&
+               !is_among(left_out, *entry)) {
       files.push_back(entry->path());
     }
   }
@@ -51,8 +78,9 @@ std::vector<fs::path> files_below(const fs::path& folder) {
   return files;
 }
 
-void append_folder(const fs::path& folder, TextData& data, std::string& all) {
-  for (const fs::path& file : files_below(folder)) {
+void append_folder(const fs::path& folder, const Paths& left_out, TextData& data,
+                   std::string& all) {
+  for (const fs::path& file : files_below(folder, left_out)) {
     const std::string bytes = read_file(file);
     if (bytes.empty() || looks_binary(bytes)) continue;
     all += bytes;
@@ -80,7 +108,7 @@ bool looks_binary(std::string_view bytes) {
   return bytes.substr(0, 8000).find('\0') != std::string_view::npos;
 }
 
-TextData load_text(const std::vector<std::string>& paths) {
+TextData load_text(const std::vector<std::string>& paths, const Paths& left_out) {
   const std::vector<std::string> sources = paths.empty() ? std::vector{default_folder()} : paths;
   TextData data;
   std::string all;
@@ -91,13 +119,17 @@ TextData load_text(const std::vector<std::string>& paths) {
       throw UsageError(
           fmt::format("no such file or folder: {}; give text files with --data", source));
     }
-    fs::is_directory(status) ? append_folder(source, data, all) : append_file(source, data, all);
+    fs::is_directory(status) ? append_folder(source, left_out, data, all)
+                             : append_file(source, data, all);
   }
   const std::string named = sources.size() == 1
                                 ? sources[0]
                                 : fmt::format("{} and {} more", sources[0], sources.size() - 1);
   if (all.empty()) {
-    throw UsageError(fmt::format("no text in {}; give text files with --data", named));
+    throw UsageError(fmt::format(
+        "no text in {} (of a folder, files such as .txt, .md or .cpp count); name text files "
+        "themselves with --data",
+        named));
   }
   data.origin = data.files == 1 ? named : fmt::format("{} files of {}", data.files, named);
   data.fingerprint = XXH3_64bits(all.data(), all.size());

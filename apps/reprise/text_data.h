@@ -1,10 +1,12 @@
 // Text to train on, as bytes: a token is a byte, so that no vocabulary has to be fetched or built.
 //
 // Files are taken as they are; folders are searched for text files, in the order of their paths, so
-// that the same files give the same data everywhere. The last tenth is kept for validation.
+// that the same files give the same data everywhere. What a run writes is no data of its own, for
+// the resumed run must find the same. The last tenth is kept for validation.
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,9 +22,12 @@ struct TextData {
 };
 
 // Reads the named files and folders; none named: the text files of this repository where it was
-// built, or else of the current folder. Throws UsageError, naming the path, for what is missing,
-// unreadable, binary (a NUL byte among the first 8000, as git decides) or without any text.
-TextData load_text(const std::vector<std::string>& paths);
+// built, or else of the current folder. Of a folder, files whose extension is known as one of prose
+// or source code, and those without one. Leaves out of folders the files and folders `left_out`.
+// Throws UsageError, naming the path, for what is missing, unreadable, binary (a NUL byte among the
+// first 8000, as git decides) or without any text.
+TextData load_text(const std::vector<std::string>& paths,
+                   const std::vector<std::filesystem::path>& left_out = {});
 
 // Throws UsageError unless both parts hold a sequence of `context` tokens and its target.
 void check_context(const TextData& data, std::int64_t context);

@@ -12,14 +12,14 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "commands.h"
-#include "device.h"
-#include "figures.h"
-#include "interrupt.h"
-#include "metrics.h"
-#include "progress.h"
-#include "sealed_file.h"
-#include "trainer.h"
+#include "apps/reprise/commands.h"
+#include "apps/reprise/device.h"
+#include "apps/reprise/figures.h"
+#include "apps/reprise/interrupt.h"
+#include "apps/reprise/metrics.h"
+#include "apps/reprise/progress.h"
+#include "apps/reprise/sealed_file.h"
+#include "apps/reprise/trainer.h"
 
 namespace reprise::app {
 
@@ -173,7 +173,7 @@ int train(TrainOptions options) {
   check(options);
   const c10::Device device = parse_device(options.device);
   if (options.threads > 0) at::set_num_threads(options.threads);
-  const TextData data = load_text(options.data);
+  const TextData data = load_text(options.data, {options.metrics, options.checkpoint_dir});
   check_context(data, options.gpt.context);
   prepare_folder(options);
 

@@ -1,5 +1,5 @@
 // A step in the usual order; what is unusual is that each part can be repeated exactly.
-#include "trainer.h"
+#include "apps/reprise/trainer.h"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/empty.h>
@@ -18,7 +18,7 @@
 #include <limits>
 #include <utility>
 
-#include "device.h"
+#include "apps/reprise/device.h"
 
 namespace reprise::app {
 

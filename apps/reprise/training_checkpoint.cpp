@@ -1,5 +1,5 @@
 // LibTorch's archives inside a sealed file: the archive knows tensors, the seal knows damage.
-#include "training_checkpoint.h"
+#include "apps/reprise/training_checkpoint.h"
 
 #include <ATen/Context.h>
 #include <fmt/format.h>
@@ -9,7 +9,7 @@
 #include <mutex>
 #include <string>
 
-#include "sealed_file.h"
+#include "apps/reprise/sealed_file.h"
 
 namespace reprise::app {
 

@@ -27,8 +27,8 @@
 //
 // Thread rules: regions may run on any number of threads, and several threads may run backward over
 // one graph (retain_graph): each backward call recomputes for itself, device threads of one
-// backward share one recomputation. Regions that drew random numbers replay one at a time in the
-// whole process.
+// backward share one recomputation. f may therefore run on several threads at once. Regions that
+// drew random numbers replay one at a time in the whole process.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -61,6 +61,9 @@ enum class DeterminismCheck {
 };
 
 // Whether a recomputation may stop once everything that backward needs has been saved again.
+//
+// f is left by an exception: what it switches for a while must be undone by a destructor.
+// (Autocast, which has no guard in C++, is put back for it.)
 enum class EarlyStop {
   kNever,
   // Stop when what is left to run (as timed in forward) costs more than stopping does: leaving f
@@ -86,12 +89,14 @@ struct CheckpointOptions {
   // way of running backward works. true: forward runs without a graph; backward builds one and runs
   // a backward of its own inside (torch's use_reentrant=True), with these limits: only backward()
   // without `inputs`; at least one input and one output must require grad; every floating-point
-  // output requires grad; tensors detached inside raise an error; f always runs to its end.
+  // output requires grad; tensors detached inside raise an error; no second derivative
+  // (create_graph); f always runs to its end, and the scopes below have no effect.
   bool reentrant = false;
 
   // Replay random draws: the default CPU generator, those of every accelerator that has a tensor
   // among the arguments (DefaultDeviceType if none has), and `generators`, which are those that f
-  // was given.
+  // was given. A function that draws and then sets the generator back itself must do so through
+  // reprise (RandomState); after at::Generator::set_state it looks as if it had drawn nothing.
   bool preserve_rng_state = true;
   std::vector<at::Generator> generators = {};
 

@@ -34,8 +34,9 @@ namespace detail {
 template <class Module>
 TensorFunction tensor_function(const Module& module) {
   // The copies refer to the same module.
-  return
-      [module](const at::Tensor& input) mutable -> at::Tensor { return call_plain(module, input); };
+  return [module = Module(module)](const at::Tensor& input) mutable -> at::Tensor {
+    return call_plain(module, input);
+  };
 }
 
 }  // namespace detail

@@ -32,7 +32,10 @@ Bytes peak_bytes(c10::Device device = c10::kCPU);
 std::int64_t allocation_count(c10::Device device = c10::kCPU);
 
 // Measures the peak between its construction and now, whichever thread allocates. Scopes may nest
-// and overlap in any way, on one device or several; the process-wide peak is not disturbed.
+// and overlap in any way, on one device or several; peak_bytes() is not disturbed. On an
+// accelerator a scope resets the peak that LibTorch's own statistics show, and two calls are needed
+// to read and reset it: a peak of another thread between them can be missed by scopes that were
+// open before.
 //
 //   reprise::PeakScope scope;
 //   model->forward(x).sum().backward();

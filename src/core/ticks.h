@@ -6,7 +6,7 @@
 #include <chrono>
 #include <cstdint>
 
-namespace reprise::core {
+namespace reprise {
 
 inline std::uint64_t ticks() {
 #if defined(__x86_64__)
@@ -21,4 +21,4 @@ inline std::uint64_t ticks() {
 // About this many ticks pass in a microsecond; right within a factor of 1.5 on present processors.
 inline constexpr std::uint64_t kTicksPerMicrosecond = 2800;
 
-}  // namespace reprise::core
+}  // namespace reprise

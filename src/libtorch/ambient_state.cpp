@@ -102,6 +102,25 @@ AmbientScope::~AmbientScope() {
   AmbientState::change(inside_, before_);
 }
 
+namespace {
+
+int autocast_nesting() {
+  // There is no accessor; both calls only count.
+  at::autocast::increment_nesting();
+  return at::autocast::decrement_nesting();
+}
+
+}  // namespace
+
+AmbientMark::AmbientMark() : state_(AmbientState::take()), autocast_nesting_(autocast_nesting()) {}
+
+void AmbientMark::put_back() const {
+  AmbientState::change(AmbientState::take(), state_);
+  for (int level = autocast_nesting(); level > autocast_nesting_; --level) {
+    if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
+  }
+}
+
 RecordingScope::RecordingScope()
     : inference_off_(c10::InferenceMode::is_enabled()
                          ? std::optional<c10::InferenceMode>(std::in_place, /*enabled=*/false)

@@ -30,6 +30,7 @@ class AmbientState {
 
  private:
   friend class AmbientScope;
+  friend class AmbientMark;
   static constexpr std::size_t kMaxAutocastTypes = 12;
 
   // Makes `to` of `from` where the two differ.
@@ -63,6 +64,18 @@ class AmbientScope {
   AmbientState before_;
   AmbientState inside_;
   bool changed_ = false;
+};
+
+// Where the thread's ambient state stands, to come back to after a function that was left half way
+// and could not undo what it had switched by hand: LibTorch has no guard for autocast in C++.
+class AmbientMark {
+ public:
+  AmbientMark();
+  void put_back() const;
+
+ private:
+  AmbientState state_;
+  int autocast_nesting_;
 };
 
 // Lets autograd record, whatever the caller has switched off: grad mode on, inference mode off. For

@@ -32,6 +32,13 @@ at::mt19937_data_pod& state_of(at::CPUGeneratorImpl& generator) {
 
 }  // namespace
 
+namespace {
+thread_local std::uint64_t restores = 0;
+}  // namespace
+
+std::uint64_t count_of_restores() { return restores; }
+void count_restore() { ++restores; }
+
 bool is_plain_cpu_generator(const at::Generator& generator) {
   const c10::GeneratorImpl& implementation = *generator.unsafeGetGeneratorImpl();
   return typeid(implementation) == typeid(at::CPUGeneratorImpl);

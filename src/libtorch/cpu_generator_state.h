@@ -17,6 +17,10 @@ bool is_plain_cpu_generator(const at::Generator& generator);
 
 // Complete: the Mersenne twister and the halves of normal pairs that were drawn and not handed out
 // yet. All functions lock the generator for their duration. It must be a plain CPU generator.
+// How often this thread has set generators back through reprise (RandomState, set_device_states).
+std::uint64_t count_of_restores();
+void count_restore();
+
 class CpuGeneratorState {
  public:
   explicit CpuGeneratorState(at::CPUGeneratorImpl& generator);

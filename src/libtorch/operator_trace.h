@@ -22,8 +22,8 @@ namespace reprise::libtorch {
 // returns.
 const char* current_operator();
 
-// While one is open, current_operator() knows the operators that start. Costs some tens of
-// nanoseconds an operator. May nest; belongs to the thread that opened it.
+// While one is open, current_operator() knows the operators that start. May nest; belongs to the
+// thread that opened it.
 class CurrentOperatorScope {
  public:
   CurrentOperatorScope();
@@ -36,7 +36,7 @@ class CurrentOperatorScope {
 };
 
 // Records while it is alive, on the thread that made it. Traces may nest; each sees all calls. Also
-// does what an CurrentOperatorScope does. For debugging: a call costs some microseconds.
+// does what a CurrentOperatorScope does. For debugging: a call costs some microseconds.
 class OperatorTrace {
  public:
   OperatorTrace();

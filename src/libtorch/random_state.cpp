@@ -136,6 +136,7 @@ RandomState RandomState::of_generators(std::span<const at::Generator> generators
 
 void RandomState::restore() const {
   if (empty()) return;
+  libtorch::count_restore();
   if (states_->first_cpu) {
     states_->first_cpu->state.restore(cpu_impl(states_->first_cpu->generator));
   }
@@ -183,6 +184,7 @@ void set_device_states(const DeviceStates& states) {
                      " devices and " + std::to_string(states.states.size()) +
                      " states; give one state for each device");
   }
+  libtorch::count_restore();
   for (std::size_t i = 0; i < states.devices.size(); ++i) {
     if (states.devices[i].is_meta()) continue;
     set_state_tensor(default_generator(states.devices[i]), states.states[i]);

@@ -56,8 +56,9 @@ std::string WeakNode::describe() const {
   return node ? "output " + std::to_string(output_) + " of " + name_of(*node) : std::string();
 }
 
-void SavedVersion::check(const at::Tensor& tensor, const WeakNode& node) const {
-  const std::uint32_t now = version_of(tensor);
+void SavedVersion::check(const at::Tensor& tensor, const c10::VariableVersion& counter,
+                         const WeakNode& node) const {
+  const std::uint32_t now = counter.current_version();
   if (now == version_) return;
   std::ostringstream text;
   text << "one of the variables needed for gradient computation has been modified by an inplace "
@@ -71,7 +72,11 @@ void SavedVersion::check(const at::Tensor& tensor, const WeakNode& node) const {
 }
 
 SavedTensor::SavedTensor(const at::Tensor& tensor)
-    : saved_(tensor, /*is_output=*/false), version_(tensor.defined() ? version_of(tensor) : 0) {}
+    : saved_(tensor, /*is_output=*/false), version_(tensor.defined() ? version_of(tensor) : 0) {
+  if (!saved_.has_hooks()) return;
+  counter_ = tensor.unsafeGetTensorImpl()->version_counter();
+  if (tensor.has_storage()) storage_ = tensor.storage().getWeakStorageImpl();
+}
 
 at::Tensor SavedTensor::unpack() const { return adopted_.defined() ? adopted_ : saved_.unpack(); }
 
@@ -85,6 +90,15 @@ std::optional<std::int64_t> SavedTensor::changes() const {
   const auto data = saved_.get_raw_data();
   if (!data.has_value() || !data->defined()) return std::nullopt;
   return version_of(*data) - version_;
+}
+
+std::int64_t SavedTensor::changes_behind_hook() const {
+  return counter_.enabled() ? counter_.current_version() - version_ : 0;
+}
+
+bool SavedTensor::is_original(const at::Tensor& tensor) const {
+  return storage_ && tensor.has_storage() &&
+         storage_->_unsafe_get_target() == tensor.storage().unsafeGetStorageImpl();
 }
 
 void SavedTensor::adopt_changes() {

@@ -28,8 +28,6 @@ class WeakNode {
  public:
   WeakNode() = default;
   explicit WeakNode(const at::Tensor& tensor);
-  // No node made the tensor given to the constructor.
-  bool is_leaf() const { return !node_; }
   // "output 0 of Mul" ("of MulBackward0" up to LibTorch 2.12), or empty for a leaf or a node that
   // is gone.
   std::string describe() const;
@@ -61,7 +59,12 @@ class SavedVersion {
   explicit SavedVersion(const at::Tensor& tensor) : version_(version_of(tensor)) {}
   // Throws autograd's error about an in-place modification if `tensor`, which shares the version
   // counter of the tensor given to the constructor, has been changed since.
-  void check(const at::Tensor& tensor, const WeakNode& node = {}) const;
+  void check(const at::Tensor& tensor, const WeakNode& node = {}) const {
+    check(tensor, tensor.unsafeGetTensorImpl()->version_counter(), node);
+  }
+  // The same, for a tensor that has another counter than the one that was saved.
+  void check(const at::Tensor& tensor, const c10::VariableVersion& counter,
+             const WeakNode& node) const;
 
  private:
   std::uint32_t version_ = 0;
@@ -79,6 +82,10 @@ class SavedTensor {
   // How many in-place changes the tensor has seen since it was saved; nullopt where a hook keeps
   // it.
   std::optional<std::int64_t> changes() const;
+  // For a tensor that a hook keeps: whether the original has been changed in place since, and
+  // whether what the hook gave back is the original's memory, so that the change is in it.
+  std::int64_t changes_behind_hook() const;
+  bool is_original(const at::Tensor& tensor) const;
   // Keeps the tensor's present contents without history from now on: for a tensor that was changed
   // in place by what it was saved for, and whose new history would refer back to this object.
   void adopt_changes();
@@ -87,6 +94,9 @@ class SavedTensor {
   torch::autograd::SavedVariable saved_;
   at::Tensor adopted_;
   std::uint32_t version_ = 0;
+  // Only where a hook keeps the tensor.
+  c10::VariableVersion counter_;
+  std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> storage_;
 };
 
 }  // namespace reprise::libtorch

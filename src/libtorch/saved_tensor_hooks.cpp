@@ -4,7 +4,7 @@
 #include "reprise/saved_tensor_hooks.h"
 
 #include <ATen/DeviceAccelerator.h>
-#include <ATen/ops/empty_strided.h>
+#include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>
 #include <reprise/error.h>
 
@@ -31,26 +31,27 @@ class UserHooks final : public SavedVariableHooks {
   // Called by autograd under no-grad.
   void call_pack_hook(const at::Tensor& tensor) override {
     origin_ = libtorch::WeakNode(tensor);
+    counter_ = tensor.unsafeGetTensorImpl()->version_counter();
     version_ = libtorch::SavedVersion(tensor);
     if (tensor.has_storage()) storage_ = tensor.storage().getWeakStorageImpl();
     sizes_ = tensor.is_nested() ? c10::DimVector() : c10::DimVector(tensor.sizes());
     dtype_ = tensor.scalar_type();
     nested_ = tensor.is_nested();
-    // A leaf has no history, and no copy of it is needed.
-    packed_ = (*packer_)(origin_.is_leaf() ? tensor : tensor.tensor_data());
+    packed_ = (*packer_)(libtorch::without_history(tensor));
     if (packed_ == nullptr)
       throw UsageError("SavedTensorHooks: pack returned null; return a PackedTensor");
   }
 
   at::Tensor call_unpack_hook() override {
-    c10::AutoGradMode no_grad(false);
+    std::optional<c10::AutoGradMode> no_grad;
+    if (c10::GradMode::is_enabled()) no_grad.emplace(false);
     at::Tensor tensor = packed_->unpack();
     check(tensor);
     // Where the original memory comes back, a change to it since would silently give wrong
     // gradients.
     if (storage_ && tensor.has_storage() &&
         storage_->_unsafe_get_target() == tensor.storage().unsafeGetStorageImpl()) {
-      version_.check(tensor, origin_);
+      version_.check(tensor, counter_, origin_);
     }
     return tensor;
   }
@@ -76,6 +77,8 @@ class UserHooks final : public SavedVariableHooks {
   const SavedTensorHooks::Packer* packer_;
   std::unique_ptr<PackedTensor> packed_;
   libtorch::WeakNode origin_;
+  // Of the tensor that was packed: what comes back may count for itself (x.data()).
+  c10::VariableVersion counter_;
   libtorch::SavedVersion version_;
   std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> storage_;
   c10::DimVector sizes_;
@@ -114,11 +117,11 @@ struct OnHost {
 };
 
 OnHost move_to_host(const at::Tensor& tensor, bool pin) {
-  if (!pin) {
+  // Other layouts have no one block of memory to pin.
+  if (!pin || tensor.layout() != at::kStrided || tensor.is_nested()) {
     return {tensor.cpu(), tensor.device(), false};
   }
-  auto host = at::empty_strided(tensor.sizes(), tensor.strides(),
-                                tensor.options().device(at::kCPU).pinned_memory(true));
+  auto host = at::empty(tensor.sizes(), tensor.options().device(at::kCPU).pinned_memory(true));
   host.copy_(tensor, /*non_blocking=*/true);
   return {host, tensor.device(), true};
 }

@@ -28,8 +28,11 @@ class Arguments {
  private:
   struct Entry {
     libtorch::SavedTensor saved;
+    Metadata metadata;
     bool changed_by_region = false;
   };
+  at::Tensor unpack(std::size_t index) const;
+  [[noreturn]] void fail_changed(std::size_t index, std::int64_t changes) const;
   [[noreturn]] void fail(std::size_t index, const std::string& what) const;
 
   c10::SmallVector<Entry, 1> entries_;

@@ -24,6 +24,7 @@ struct Segment {
 at::Tensor checkpoint_sequential(const std::vector<TensorFunction>& functions,
                                  std::int64_t segments, at::Tensor input,
                                  const CheckpointOptions& options) {
+  detail::check_options(options);
   const auto count = static_cast<std::int64_t>(functions.size());
   if (count == 0) {
     throw UsageError("checkpoint_sequential(): the list of functions is empty; give at least one");

@@ -14,9 +14,9 @@
 namespace reprise::region {
 namespace {
 
-// What an exception costs that leaves the function through LibTorch's dispatcher: about five
-// microseconds, measured by the benchmark region_overhead.
-constexpr std::uint64_t kCostOfLeaving = 5 * core::kTicksPerMicrosecond;
+// What an exception costs that leaves the function through LibTorch's dispatcher; the benchmark
+// region_overhead measures it.
+constexpr std::uint64_t kCostOfLeaving = 5 * kTicksPerMicrosecond;
 
 // Identifies one backward call or one group of them. Groups count down from the top.
 constexpr std::uint64_t kNoKey = 0;
@@ -64,7 +64,7 @@ void Frame::run_forward(const CheckpointOptions& options) {
     std::optional<libtorch::CurrentOperatorScope> names;
     if (determinism_check_ == DeterminismCheck::kValues) names.emplace();
     call_->run_first();
-    if (early_stop_ == EarlyStop::kWhenCheaper) tail_ = core::ticks() - last_save_;
+    if (early_stop_ == EarlyStop::kWhenCheaper) tail_ = ticks() - last_save_;
     if (trace) forward_operators_ = trace->lines();
   }
   replay_.end_forward();
@@ -78,7 +78,7 @@ std::unique_ptr<libtorch::SavedVariableHooks> Frame::make_hooks() {
 
 std::size_t Frame::add(Placeholder& placeholder) {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (early_stop_ == EarlyStop::kWhenCheaper) last_save_ = core::ticks();
+  if (early_stop_ == EarlyStop::kWhenCheaper) last_save_ = ticks();
   placeholders_.push_back(&placeholder);
   return placeholders_.size() - 1;
 }
@@ -92,17 +92,19 @@ at::Tensor Frame::fetch(const Placeholder& placeholder) {
   const std::uint64_t key = key_of_caller();
   const auto run = recomputation(key);
   std::lock_guard<std::mutex> lock(run->run_mutex);
-  if (!run->done) {
-    try {
-      recompute(*run);
-    } catch (...) {
-      run->clear();
-      throw;
-    }
-    run->done = true;
-  }
   at::Tensor tensor;
-  if (run->take(placeholder.index(), tensor)) return tensor;
+  try {
+    // A frame can have grown since: a function that runs backward inside, under one group.
+    if (!run->done || placeholder.index() >= run->slots()) {
+      recompute(*run);
+      run->done = true;
+    }
+    if (run->take(placeholder.index(), tensor)) return tensor;
+  } catch (...) {
+    run->clear();
+    forget(key);
+    throw;
+  }
   const bool grouped = libtorch::current_state() != nullptr && libtorch::current_state()->group;
   throw DeterminismError(
       name_of_region(name_) + ": saved tensor " + std::to_string(placeholder.index()) +
@@ -220,12 +222,14 @@ void Frame::run_again(Recomputation& run, std::vector<std::string>& operators) {
   ContextScope context = recompute_context_ ? recompute_context_() : nullptr;
   std::optional<libtorch::OperatorTrace> trace;
   if (debug_) trace.emplace();
+  const libtorch::AmbientMark mark;
   try {
     call_->run_again(tensors, nullptr);
   } catch (...) {
+    mark.put_back();
     // Whatever became of StopRecomputation on its way (a Python frame turns it into another
     // exception), and whatever a caught one led to: the tensors are there.
-    if (!run.left_early()) throw;
+    if (!run.left_early()) rethrow_for_engine(name_);
   }
   if (trace) operators = trace->lines();
 }

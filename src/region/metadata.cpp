@@ -1,7 +1,6 @@
 #include "region/metadata.h"
 
-#include <ATen/ops/empty.h>
-#include <ATen/ops/view_as_real.h>
+#include <ATen/record_function.h>
 #include <c10/core/GradMode.h>
 
 #include <sstream>
@@ -40,6 +39,8 @@ std::uint64_t hash_strided(at::Tensor tensor, std::uint64_t seed) {
 
 std::uint64_t hash_values(const at::Tensor& saved) {
   c10::AutoGradMode no_grad(false);
+  // Not the function's operators: a trace does not show them.
+  at::DisableRecordFunctionGuard untraced;
   const at::Tensor tensor = libtorch::without_history(saved);
   std::uint64_t seed = static_cast<std::uint64_t>(tensor.scalar_type());
   if (tensor.is_nested()) {

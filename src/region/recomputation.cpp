@@ -79,8 +79,8 @@ const Recomputation::Slot* Recomputation::saved(std::size_t index) const {
 
 bool Recomputation::take(std::size_t index, at::Tensor& tensor) {
   std::lock_guard<std::mutex> lock(mutex_);
+  if (index >= slots_.size() || !slots_[index].filled) return false;
   Slot& slot = slots_[index];
-  if (!slot.filled) return false;
   slot.version.check(slot.tensor);
   tensor = std::move(slot.tensor);
   slot.filled = false;
@@ -91,6 +91,8 @@ bool Recomputation::take(std::size_t index, at::Tensor& tensor) {
 void Recomputation::clear() {
   std::lock_guard<std::mutex> lock(mutex_);
   slots_.clear();
+  left_to_take_ = 0;
+  done = false;
 }
 
 bool Recomputation::exhausted() const {

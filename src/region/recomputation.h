@@ -59,6 +59,7 @@ class Recomputation final : public libtorch::HookProvider,
   };
   const Slot* saved(std::size_t index) const;
   std::size_t count() const { return next_; }
+  std::size_t slots() const { return slots_.size(); }
   // All wanted slots are full, and the run was or may be cut short.
   bool complete() const { return complete_; }
   bool left_early() const { return left_; }

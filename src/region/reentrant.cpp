@@ -52,9 +52,19 @@ struct Reentrant final : torch::CustomClassHolder {
   }
   void check(at::TensorList again) const;
   void note_arguments(at::TensorList inputs);
+  // Among all tensors of the arguments, undefined ones included.
+  std::size_t position_of(std::size_t argument) const;
   variable_list unpack_arguments(AutogradContext* context) const;
   detail::Tensors run_again(at::TensorList inputs) const;
 };
+
+std::size_t Reentrant::position_of(std::size_t argument) const {
+  std::size_t position = 0;
+  for (std::size_t seen = 0; position < defined.size(); ++position) {
+    if (defined[position] && seen++ == argument) break;
+  }
+  return position;
+}
 
 void Reentrant::note_arguments(at::TensorList inputs) {
   for (const at::Tensor& input : inputs) {
@@ -66,7 +76,7 @@ void Reentrant::note_arguments(at::TensorList inputs) {
 variable_list Reentrant::unpack_arguments(AutogradContext* context) const {
   const auto fail = [&](std::size_t i, const char* what) {
     throw DeterminismError(
-        name_of_region(name) + ": tensor argument " + std::to_string(i) + " (" +
+        name_of_region(name) + ": tensor argument " + std::to_string(position_of(i)) + " (" +
         arguments[i].metadata.describe() + ") was changed in place " + what +
         ", so the recomputation would start from other values than forward did. Pass a "
         "clone or use the out-of-place operator.");
@@ -128,7 +138,13 @@ detail::Tensors Reentrant::run_again(at::TensorList inputs) const {
   state->recomputing = true;
   state->replaying_random = state->replaying_random || in_replay.replays_random();
   libtorch::ThreadStateScope in_force(std::move(state));
-  call->run_again(tensors, &outputs);
+  const libtorch::AmbientMark mark;
+  try {
+    call->run_again(tensors, &outputs);
+  } catch (...) {
+    mark.put_back();
+    rethrow_for_engine(name);
+  }
   outputs.erase(std::remove_if(outputs.begin(), outputs.end(),
                                [](const at::Tensor& tensor) { return !tensor.defined(); }),
                 outputs.end());
@@ -174,6 +190,12 @@ variable_list ReentrantFunction::backward(AutogradContext* context,
         "backward(): its backward accumulates into leaves. Set reentrant=false, or call backward() "
         "without "
         "inputs.");
+  }
+  if (c10::GradMode::is_enabled()) {
+    throw DeterminismError(
+        "checkpoint() with reentrant=true cannot be differentiated twice: the backward that it "
+        "runs inside "
+        "would not be part of the graph that create_graph=true asks for. Set reentrant=false.");
   }
   const auto region =
       c10::static_intrusive_pointer_cast<Reentrant>(context->saved_data["region"].toCapsule());

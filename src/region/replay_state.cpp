@@ -2,6 +2,9 @@
 
 #include <ATen/DeviceAccelerator.h>
 
+#include <reprise/error.h>
+
+#include "libtorch/cpu_generator_state.h"
 #include "libtorch/thread_state.h"
 
 namespace reprise::region {
@@ -23,6 +26,15 @@ std::vector<c10::Device> devices_of_region(at::TensorList tensors) {
   return devices;
 }
 
+bool has_generator(c10::Device device) {
+  try {
+    RandomState::of_devices(std::span<const c10::Device>(&device, 1));
+    return true;
+  } catch (const UsageError&) {
+    return false;
+  }
+}
+
 }  // namespace
 
 ReplayState::ReplayState(const CheckpointOptions& options, at::TensorList tensors)
@@ -30,8 +42,15 @@ ReplayState::ReplayState(const CheckpointOptions& options, at::TensorList tensor
   if (random_) {
     devices_ = devices_of_region(tensors);
     generators_ = options.generators;
-    default_state_ = take_default();
+    try {
+      default_state_ = take_default();
+    } catch (const UsageError&) {
+      // Some backends have tensors and no generators: there is nothing to replay on those.
+      std::erase_if(devices_, [](c10::Device device) { return !has_generator(device); });
+      default_state_ = take_default();
+    }
     own_state_ = take_own();
+    restores_before_ = libtorch::count_of_restores();
   }
   if (options.preserve_ambient_state) ambient_ = libtorch::AmbientState::take();
 }
@@ -44,6 +63,8 @@ RandomState ReplayState::take_own() const {
 
 void ReplayState::end_forward() {
   if (!random_) return;
+  // A function that set generators itself may have drawn and covered it up.
+  if (libtorch::count_of_restores() != restores_before_) return;
   if (default_state_.is_current()) default_state_ = {};
   if (!own_state_.empty() && own_state_.is_current()) own_state_ = {};
 }
@@ -58,8 +79,8 @@ ReplayState::Scope::Scope(const ReplayState& state) {
   if (thread == nullptr || !thread->replaying_random) {
     lock_ = std::unique_lock<std::mutex>(replay_mutex());
   }
-  default_before_ = state.take_default();
-  own_before_ = state.take_own();
+  if (!state.default_state_.empty()) default_before_ = state.take_default();
+  if (!state.own_state_.empty()) own_before_ = state.take_own();
   try {
     if (!state.default_state_.empty()) state.default_state_.restore();
     if (!state.own_state_.empty()) state.own_state_.restore();
@@ -69,7 +90,14 @@ ReplayState::Scope::Scope(const ReplayState& state) {
   }
 }
 
-ReplayState::Scope::~Scope() { put_back(); }
+ReplayState::Scope::~Scope() {
+  try {
+    put_back();
+  } catch (const std::exception& error) {
+    TORCH_WARN("checkpoint(): a random generator could not be put back after a recomputation: ",
+               error.what());
+  }
+}
 
 void ReplayState::Scope::put_back() {
   if (!own_before_.empty() && !own_before_.is_current()) own_before_.restore();

@@ -55,6 +55,7 @@ class ReplayState {
   RandomState take_own() const;
 
   bool random_ = false;
+  std::uint64_t restores_before_ = 0;
   std::vector<c10::Device> devices_;
   std::vector<at::Generator> generators_;
   RandomState default_state_;

@@ -1,5 +1,9 @@
 #include "region/texts.h"
 
+#include <reprise/error.h>
+
+#include <exception>
+
 namespace reprise::region {
 namespace {
 
@@ -21,6 +25,19 @@ const char* const kDebugHint =
     "CheckpointOptions::debug, or open a CheckpointDebugScope around forward, to see the operators "
     "of both "
     "runs.";
+
+void rethrow_for_engine(const std::string& name) {
+  try {
+    throw;
+  } catch (const std::exception&) {
+    throw;
+  } catch (...) {
+    throw Error(name_of_region(name) +
+                ": the function threw something that is no std::exception when it was run again in "
+                "backward; "
+                "throw a std::exception");
+  }
+}
 
 std::string traces(const std::vector<std::string>& forward,
                    const std::vector<std::string>& recompute) {

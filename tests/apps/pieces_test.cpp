@@ -2,15 +2,18 @@
 // line.
 #include <gmock/gmock.h>
 #include <reprise/error.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <thread>
 
 #include "apps/reprise/batches.h"
 #include "apps/reprise/figures.h"
+#include "apps/reprise/metrics.h"
 #include "apps/reprise/progress.h"
 #include "apps/reprise/schedule.h"
 #include "apps/reprise/sealed_file.h"
@@ -31,6 +34,26 @@ std::string refusal(F&& call) {
   }
   return "accepted";
 }
+
+// A write beyond the limit fails, as on a full disk.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
+    getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit limit = {bytes, before_.rlim_max};
+    setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~FileSizeLimit() {
+    setrlimit(RLIMIT_FSIZE, &before_);
+    std::signal(SIGXFSZ, handler_);
+  }
+  FileSizeLimit(const FileSizeLimit&) = delete;
+  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
+
+ private:
+  rlimit before_ = {};
+  void (*handler_)(int);
+};
 
 TEST(SealedFile, GivesBackWhatWasWritten) {
   const TemporaryFolder folder;
@@ -65,6 +88,26 @@ TEST(SealedFile, StaysAsItWasWhenWritingFails) {
   EXPECT_THAT(refusal([&] { write_sealed(folder / "f", "after"); }),
               HasSubstr("cannot open " + folder / "f.partial"));
   EXPECT_EQ(read_sealed(folder / "f"), "before");
+}
+
+TEST(SealedFile, LeavesNothingBesideItWhenTheDiskIsFull) {
+  const TemporaryFolder folder;
+  write_sealed(folder / "f", "before");
+  {
+    const FileSizeLimit limit(4096);
+    EXPECT_THAT(refusal([&] { write_sealed(folder / "f", std::string(100000, 'a')); }),
+                HasSubstr("cannot write " + folder / "f.partial"));
+  }
+  EXPECT_FALSE(std::filesystem::exists(folder / "f.partial"));
+  EXPECT_EQ(read_sealed(folder / "f"), "before");
+}
+
+TEST(SealedFile, LeavesNothingBesideItWhenItCannotBeReplaced) {
+  const TemporaryFolder folder;
+  std::filesystem::create_directory(folder / "f");
+  EXPECT_THAT(refusal([&] { write_sealed(folder / "f", "contents"); }),
+              HasSubstr("cannot rename to " + folder / "f"));
+  EXPECT_FALSE(std::filesystem::exists(folder / "f.partial"));
 }
 
 TEST(SealedFile, IsWholeAfterAKillInTheMiddleOfWriting) {
@@ -105,6 +148,60 @@ TEST(TextData, TakesFoldersInOrderAndLeavesOutWhatIsNoText) {
   EXPECT_EQ(data.validation, "!!");
   EXPECT_EQ(data.files, 3u);
   EXPECT_NE(data.fingerprint, load_text({folder / "a.txt"}).fingerprint);
+}
+
+TEST(TextData, TakesProseAndSourceCodeFromFoldersButAnyTextThatIsNamed) {
+  const TemporaryFolder folder;
+  for (const char* name : {"LICENSE", "a.MD", "b.cpp"}) write_file(folder / name, "text");
+  for (const char* name : {"m.jsonl", "n.log", "o.csv", "p.json", "q.partial"}) {
+    write_file(folder / name, "measured");
+  }
+  const TextData found = load_text({folder.path()});
+  EXPECT_EQ(found.training + found.validation, "texttexttext");
+  const TextData named = load_text({folder / "o.csv"});
+  EXPECT_EQ(named.training + named.validation, "measured");
+}
+
+TEST(TextData, LeavesOutOfFoldersWhatTheRunWrites) {
+  const TemporaryFolder folder;
+  std::filesystem::create_directories(folder / "saved/deep");
+  write_file(folder / "a.txt", "kept");
+  write_file(folder / "metrics.txt", "written");
+  write_file(folder / "saved/deep/b.txt", "written");
+  const auto text = [&](const std::vector<std::string>& paths, const std::string& saved) {
+    const TextData data = load_text(paths, {folder / "./metrics.txt", saved, ""});
+    return data.training + data.validation;
+  };
+  EXPECT_EQ(text({folder.path()}, folder / "saved/../saved"), "kept");
+  EXPECT_EQ(text({folder / "metrics.txt"}, folder / "saved"), "written");
+  // Where data and checkpoints share a folder, its text stays data.
+  EXPECT_EQ(text({folder.path()}, folder.path()), "keptwritten");
+}
+
+TEST(MetricsFile, KeepsEarlierStepsAndNothingElse) {
+  const TemporaryFolder folder;
+  const std::string file = folder / "m";
+  write_file(file, "{\"step\": 1}\n{\"step\": \"two\"}\n[2]\n{\"loss\": 1}\n{\"step\": 2}\n{\"st");
+  std::filesystem::create_symlink(file, folder / "link");
+  MetricsFile(folder / "link", 2).write({{"step", 2}});
+  EXPECT_EQ(contents(file), "{\"step\": 1}\n{\"step\":2}\n");
+  EXPECT_TRUE(std::filesystem::is_symlink(folder / "link"));
+  EXPECT_FALSE(std::filesystem::exists(file + ".partial"));
+  MetricsFile(file, 1).write({{"step", 1}});
+  EXPECT_EQ(contents(file), "{\"step\":1}\n");
+}
+
+TEST(MetricsFile, LosesNoLineWhenTheDiskIsFull) {
+  const TemporaryFolder folder;
+  std::string lines;
+  for (int i = 0; i < 1000; ++i) lines += "{\"step\": 1}\n";
+  write_file(folder / "m", lines);
+  {
+    const FileSizeLimit limit(4096);
+    EXPECT_THAT(refusal([&] { MetricsFile(folder / "m", 2); }),
+                HasSubstr("choose another file with --metrics"));
+  }
+  EXPECT_EQ(contents(folder / "m"), lines);
 }
 
 TEST(TextData, IsThisRepositoryIfNothingIsNamed) {

@@ -81,6 +81,20 @@ INSTANTIATE_TEST_SUITE_P(Train, Resume,
                          testing::Values("", "--strategy sqrt --accumulate 2", "--dtype bf16",
                                          "--strategy every-block --reentrant"));
 
+TEST(Train, ResumesWhereItsOwnFilesLieInTheDataFolder) {
+  const TemporaryFolder folder;
+  write_file(folder / "text.txt", "some text beside that of the tests");
+  for (const std::string metrics : {"run.jsonl", "run.txt"}) {
+    const std::string saved = folder / "saved";
+    const std::string common = "--steps 4 --json --data " + folder.path().string() + " --metrics " +
+                               folder / metrics + " --checkpoint-dir " + saved;
+    EXPECT_EQ(result_of(tiny_run("train", common + " --stop-after 2")).at("step"), 2);
+    write_file(saved + "/notes.txt", "about this run");
+    EXPECT_EQ(result_of(tiny_run("train", common + " --resume")).at("step"), 4);
+    std::filesystem::remove_all(saved);
+  }
+}
+
 TEST(Train, AnotherSeedIsAnotherRun) {
   const auto weights = [](const char* more) {
     return result_of(tiny_run("train", std::string("--steps 2 --json ") + more)).at("weights_xxh3");

@@ -10,6 +10,9 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
+#include <string>
+#include <string_view>
 #include <tuple>
 #include <type_traits>
 #include <unordered_map>
@@ -86,6 +89,50 @@ A& pass(const std::reference_wrapper<A>& argument) {
 template <class F>
 inline constexpr bool is_script_module = std::is_same_v<F, torch::jit::Module>;
 
+template <class F>
+F& pass_function(F& function) {
+  return function;
+}
+template <class F>
+F& pass_function(const std::reference_wrapper<F>& function) {
+  return function.get();
+}
+template <class F>
+F& pass_function(std::reference_wrapper<F>& function) {
+  return function.get();
+}
+
+// Views into somebody else's memory would dangle in backward: the region keeps what they refer to.
+template <class A>
+struct Stored {
+  using type = A;
+};
+template <class T>
+struct Stored<c10::ArrayRef<T>> {
+  using type = std::vector<T>;
+};
+template <class T, std::size_t N>
+struct Stored<std::span<T, N>> {
+  using type = std::vector<std::remove_cv_t<T>>;
+};
+template <>
+struct Stored<std::string_view> {
+  using type = std::string;
+};
+
+template <class A>
+typename Stored<A>::type stored(const A& argument)
+  requires(!std::same_as<typename Stored<A>::type, A>)
+{
+  return {argument.begin(), argument.end()};
+}
+template <class A>
+A&& stored(A&& argument)
+  requires std::same_as<typename Stored<std::remove_cvref_t<A>>::type, std::remove_cvref_t<A>>
+{
+  return std::forward<A>(argument);
+}
+
 // Calls a function or a module. `F` may be a reference_wrapper or a plain function. A module holder
 // is asked for its module's forward(): its own operator() does not know the result type of a
 // Sequential.
@@ -95,9 +142,9 @@ auto call_plain(F& f, const Args&... args) {
     F* const pointer = &f;
     return call_plain(pointer, args...);
   } else {
-    using Function = std::remove_cv_t<std::unwrap_reference_t<std::remove_cv_t<F>>>;
-    Function& function = const_cast<Function&>(static_cast<const Function&>(f));
-    if constexpr (is_script_module<Function>) {
+    auto& function = pass_function(f);
+    using Function = std::remove_reference_t<decltype(function)>;
+    if constexpr (is_script_module<std::remove_cv_t<Function>>) {
       PlainScriptExecutor plain;
       return function.forward(std::vector<c10::IValue>{args...});
     } else if constexpr (requires { function->forward(pass(args)...); }) {
@@ -216,8 +263,8 @@ auto make_call(F&& f, Args&&... args) {
   using Function =
       std::conditional_t<is_module_object<F>, std::reference_wrapper<std::remove_reference_t<F>>,
                          std::decay_t<F>>;
-  return std::make_shared<Call<Function, std::decay_t<Args>...>>(std::in_place, std::forward<F>(f),
-                                                                 std::forward<Args>(args)...);
+  return std::make_shared<Call<Function, typename Stored<std::decay_t<Args>>::type...>>(
+      std::in_place, std::forward<F>(f), stored(std::forward<Args>(args))...);
 }
 
 }  // namespace detail
