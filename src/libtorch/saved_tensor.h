@@ -82,8 +82,8 @@ class SavedTensor {
   // How many in-place changes the tensor has seen since it was saved; nullopt where a hook keeps
   // it.
   std::optional<std::int64_t> changes() const;
-  // For a tensor that a hook keeps: whether the original has been changed in place since, and
-  // whether what the hook gave back is the original's memory, so that the change is in it.
+  // For a tensor that a hook keeps: how often the original was changed in place since, and whether
+  // what the hook gave back is the original's memory, so that the change is in it.
   std::int64_t changes_behind_hook() const;
   bool is_original(const at::Tensor& tensor) const;
   // Keeps the tensor's present contents without history from now on: for a tensor that was changed
