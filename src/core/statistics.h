@@ -1,6 +1,6 @@
 // Summaries of repeated measurements that a few disturbed runs cannot bend: medians, not means.
 //
-// Used wherever several timings of one thing are reported: the benchmarks and the command line.
+// Used by the benchmarks, where several timings of one thing are reported.
 // Every function throws UsageError for an empty sample and for one that contains a NaN.
 #pragma once
 

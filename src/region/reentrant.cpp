@@ -202,7 +202,8 @@ variable_list ReentrantFunction::backward(AutogradContext* context,
   variable_list inputs = region->unpack_arguments(context);
   variable_list detached;
   for (const at::Tensor& input : inputs) {
-    detached.push_back(input.detach());
+    // As detach(), but for the dispatcher and the bookkeeping of a view.
+    detached.push_back(input.tensor_data());
     detached.back().set_requires_grad(input.requires_grad());
   }
   inputs.clear();

@@ -89,10 +89,13 @@ class AcceptedTorch(ProjectTest):
 
     def test_a_cuda_wheel_serves_without_a_toolkit_and_its_libraries_stay_linked(self):
         torch = self.relinked_torch()
-        # Like the real ones, they need a library that the linker cannot find.
-        for name, links in (("cudart", []), ("c10_cuda", ["-lcudart"]), ("torch_cuda", ["-lcudart"])):
-            subprocess.run(["c++", "-shared", "-fPIC", "-x", "c++", "/dev/null", "-o", torch / f"lib/lib{name}.so",
-                            f"-L{torch}/lib", "-Wl,--no-as-needed", *links, f"-Wl,-soname,lib{name}.so"], check=True)
+        # Like the real ones, they need a function of a library that the linker cannot find.
+        for name in ("cudart", "c10_cuda", "torch_cuda"):
+            cuda = name != "cudart"
+            text = f"int cudart_call(); int {name}() {{ return cudart_call(); }}" if cuda else "int cudart_call() { return 0; }"
+            subprocess.run(["c++", "-shared", "-fPIC", "-x", "c++", "-", "-x", "none", "-o", torch / f"lib/lib{name}.so",
+                            f"-L{torch}/lib", f"-Wl,-soname,lib{name}.so", *(["-lcudart"] if cuda else [])],
+                           input=text, text=True, check=True)
         (torch / "lib/libcudart.so").unlink()
         self.consumer(f"-DREPRISE_TORCH_DIR={torch}", "-DCMAKE_EXE_LINKER_FLAGS=-Wl,--as-needed")
         for name in ("libtorch_cuda.so", "libc10_cuda.so"):
