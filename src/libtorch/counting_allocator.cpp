@@ -101,7 +101,7 @@ c10::Allocator* counting_allocator() {
   return allocator;
 }
 
-[[maybe_unused]] const bool installed_at_load = (install_counting_allocator(), true);
+[[maybe_unused]] const bool kInstalledAtLoad = (install_counting_allocator(), true);
 
 }  // namespace
 

@@ -38,7 +38,7 @@ void describe(std::ostream& out, const at::Tensor& tensor) {
   }
   out << c10::toString(tensor.scalar_type()) << '[';
   const char* separator = "";
-  for (c10::SymInt size : tensor.sym_sizes()) {
+  for (const c10::SymInt& size : tensor.sym_sizes()) {
     out << separator << size;
     separator = ", ";
   }

@@ -35,15 +35,15 @@ struct Reentrant final : torch::CustomClassHolder {
     std::uint32_t at_start = 0;
     std::uint32_t after_forward = 0;
   };
-  std::vector<Argument> arguments;
+  c10::SmallVector<Argument, 2> arguments;
   // Of all tensors among the arguments, in visiting order.
-  std::vector<bool> defined;
+  c10::SmallVector<bool, 4> defined;
 
   struct Result {
     Metadata metadata;
     std::uint64_t hash = 0;
   };
-  std::vector<Result> results;
+  c10::SmallVector<Result, 1> results;
 
   void note_result(const at::Tensor& tensor) {
     if (determinism_check == DeterminismCheck::kNone) return;
@@ -110,15 +110,14 @@ void Reentrant::check(at::TensorList again) const {
          std::to_string(again.size()) + " during recomputation.");
   }
   for (std::size_t i = 0; i < again.size(); ++i) {
-    const Metadata metadata = Metadata::of(again[i]);
-    if (metadata != results[i].metadata) {
+    if (!results[i].metadata.matches(again[i])) {
       fail("result " + std::to_string(i) +
            " has different metadata: " + results[i].metadata.describe() + " in forward, " +
-           metadata.describe() + " during recomputation.");
+           Metadata::of(again[i]).describe() + " during recomputation.");
     }
     if (determinism_check == DeterminismCheck::kValues &&
         hash_values(again[i]) != results[i].hash) {
-      fail("result " + std::to_string(i) + " (" + metadata.describe() + ", made by " +
+      fail("result " + std::to_string(i) + " (" + Metadata::of(again[i]).describe() + ", made by " +
            (again[i].grad_fn() ? again[i].grad_fn()->name() : "an operator without gradient") +
            ") is the first whose values differ between forward and recomputation.");
     }
