@@ -9,7 +9,7 @@
 //                 the chain): constant bytes but for the regions' own records, O(L^2) layers
 //
 // Exponents are slopes of a least-squares line through log(figure) over log(L).
-#include <ATen/Functions.h>
+#include <ATen/ATen.h>
 #include <fmt/format.h>
 #include <reprise/checkpoint.h>
 #include <reprise/memory.h>

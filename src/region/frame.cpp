@@ -222,11 +222,13 @@ void Frame::run_again(Recomputation& run, std::vector<std::string>& operators) {
   ContextScope context = recompute_context_ ? recompute_context_() : nullptr;
   std::optional<libtorch::OperatorTrace> trace;
   if (debug_) trace.emplace();
-  const libtorch::AmbientMark mark;
+  // A run that goes to its end undoes what it switched by hand.
+  std::optional<libtorch::AmbientMark> mark;
+  if (run.may_be_left()) mark.emplace();
   try {
     call_->run_again(tensors, nullptr);
   } catch (...) {
-    mark.put_back();
+    if (mark) mark->put_back();
     // Whatever became of StopRecomputation on its way (a Python frame turns it into another
     // exception), and whatever a caught one led to: the tensors are there.
     if (!run.left_early()) rethrow_for_engine(name_);

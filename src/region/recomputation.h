@@ -63,6 +63,8 @@ class Recomputation final : public libtorch::HookProvider,
   // All wanted slots are full, and the run was or may be cut short.
   bool complete() const { return complete_; }
   bool left_early() const { return left_; }
+  // The run may be ended by StopRecomputation.
+  bool may_be_left() const { return at_last_ == AtLastSlot::kLeave; }
 
   // Hands out the tensor of a slot. False if it was handed out before. Throws autograd's in-place
   // error if the function changed the tensor after it was saved.
