@@ -7,14 +7,15 @@ include(CMakePackageConfigHelpers)
 
 set(package ${CMAKE_INSTALL_LIBDIR}/cmake/reprise)
 # With the link path, for LibTorch lives wherever it was unpacked and no system folder knows it.
-set_target_properties(reprise PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON)
+# Named, since CMake leaves out folders inside the source tree, where the virtual environment may be.
+set_target_properties(reprise PROPERTIES INSTALL_RPATH "${REPRISE_TORCH_DIR}/lib" INSTALL_RPATH_USE_LINK_PATH ON)
 install(TARGETS reprise EXPORT reprise)
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/reprise DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(EXPORT reprise NAMESPACE reprise:: FILE reprise-targets.cmake DESTINATION ${package})
 if(TARGET reprise_cli)
   file(RELATIVE_PATH to_library /${CMAKE_INSTALL_BINDIR} /${CMAKE_INSTALL_LIBDIR})
   set_target_properties(reprise_cli PROPERTIES
-    INSTALL_RPATH "$ORIGIN/${to_library}" INSTALL_RPATH_USE_LINK_PATH ON)
+    INSTALL_RPATH "$ORIGIN/${to_library};${REPRISE_TORCH_DIR}/lib" INSTALL_RPATH_USE_LINK_PATH ON)
   install(TARGETS reprise_cli)
 endif()
 
