@@ -14,8 +14,8 @@
 namespace reprise::region {
 namespace {
 
-// Roughly what an exception costs that leaves the function through LibTorch's dispatcher. It decides
-// about speed only: a wrong guess runs a short tail again, or leaves it dearly.
+// Roughly what an exception costs that leaves the function through LibTorch's dispatcher. It
+// decides about speed only: a wrong guess runs a short tail again, or leaves it dearly.
 constexpr std::uint64_t kCostOfLeaving = 5 * kTicksPerMicrosecond;
 
 // Identifies one backward call or one group of them. Groups count down from the top.
