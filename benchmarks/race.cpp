@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cmath>
 #include <ctime>
+#include <random>
 #include <stdexcept>
 #include <utility>
 
@@ -61,16 +62,26 @@ void Race::run(Seconds time) {
   const Seconds limit = session_.quick() ? kQuickShare * time : time;
   const auto fewest =
       static_cast<std::size_t>(session_.quick() ? kFewestRoundsQuick : kFewestRounds);
+  // The sides take turns at being first. Within a side, whose steps are compared with each other,
+  // the order is drawn, so that none always follows the other side's long steps on a cold cache.
+  const auto peers_begin = std::stable_partition(
+      runners_.begin(), runners_.end(), [](const Runner& runner) { return !runner.is_peer; });
+  const auto ours_count = peers_begin - runners_.begin();
+  std::minstd_rand order(1);
   const Stopwatch watch;
   while (ours_.size() < fewest || watch.elapsed() < limit) {
     Round ours;
     Round peers;
+    const bool ours_first = ours_.size() % 2 == 0;
+    const auto middle = runners_.begin() + (ours_first ? ours_count : runners_.size() - ours_count);
+    std::shuffle(runners_.begin(), middle, order);
+    std::shuffle(middle, runners_.end(), order);
     for (const Runner& runner : runners_) {
       (runner.is_peer ? peers : ours).seconds_[runner.name] = runner.time(runner.calls);
     }
     ours_.push_back(std::move(ours));
     peers_.push_back(std::move(peers));
-    std::reverse(runners_.begin(), runners_.end());
+    std::rotate(runners_.begin(), middle, runners_.end());
   }
 }
 

@@ -19,21 +19,24 @@ const auto& autocast_types() { return at::autocast::_AUTOCAST_SUPPORTED_DEVICES;
 constexpr std::size_t kAutocastTypes =
     std::tuple_size_v<std::remove_cvref_t<decltype(autocast_types())>>;
 
-c10::DispatchKeySet key_of(c10::DeviceType type) {
-  return c10::DispatchKeySet(at::autocast::get_autocast_dispatch_key_from_device_type(type));
-}
+// The dispatch keys by which autocast is switched on and off, as raw bits.
+struct AutocastKeys {
+  std::array<std::uint64_t, kAutocastTypes> by_type{};
+  std::uint64_t all = 0;
 
-std::uint64_t all_autocast_keys() {
-  static const std::uint64_t keys = [] {
-    c10::DispatchKeySet all;
-    for (c10::DeviceType type : autocast_types()) all = all | key_of(type);
-    return all.raw_repr();
-  }();
+  AutocastKeys() {
+    for (std::size_t i = 0; i < kAutocastTypes; ++i) {
+      by_type[i] = c10::DispatchKeySet(at::autocast::get_autocast_dispatch_key_from_device_type(
+                                           autocast_types()[i]))
+                       .raw_repr();
+      all |= by_type[i];
+    }
+  }
+};
+
+const AutocastKeys& autocast_keys() {
+  static const AutocastKeys keys;
   return keys;
-}
-
-bool is_off(std::uint64_t off, c10::DeviceType type) {
-  return (off & key_of(type).raw_repr()) != 0;
 }
 
 }  // namespace
@@ -41,14 +44,15 @@ bool is_off(std::uint64_t off, c10::DeviceType type) {
 AmbientState AmbientState::take() {
   static_assert(kAutocastTypes <= kMaxAutocastTypes, "more device types with autocast than room");
   AmbientState state;
-  const std::uint64_t keys = all_autocast_keys();
-  state.autocast_off_ = c10::impl::tls_local_dispatch_key_set().excluded_.raw_repr() & keys;
-  state.autocast_on_ = state.autocast_off_ != keys;
+  const AutocastKeys& keys = autocast_keys();
+  state.autocast_off_ = c10::impl::tls_local_dispatch_key_set().excluded_.raw_repr() & keys.all;
+  state.autocast_on_ = state.autocast_off_ != keys.all;
   for (std::size_t i = 0; i < kAutocastTypes; ++i) {
     const c10::DeviceType type = autocast_types()[i];
-    const bool matters = !is_off(state.autocast_off_, type) || c10::impl::hasDeviceGuardImpl(type);
-    state.autocast_dtypes_[i] =
-        matters ? at::autocast::get_autocast_dtype(type) : at::ScalarType::Undefined;
+    const bool on = (state.autocast_off_ & keys.by_type[i]) == 0;
+    if (on || c10::impl::hasDeviceGuardImpl(type)) {
+      state.autocast_dtypes_[i] = at::autocast::get_autocast_dtype(type);
+    }
   }
   state.autocast_cache_ = at::autocast::is_autocast_cache_enabled();
   state.default_dtype_ = c10::get_default_dtype_as_scalartype();
@@ -62,8 +66,10 @@ AmbientState AmbientState::take() {
 void AmbientState::change(const AmbientState& from, const AmbientState& to) {
   for (std::size_t i = 0; i < kAutocastTypes; ++i) {
     const c10::DeviceType type = autocast_types()[i];
-    const bool off = is_off(to.autocast_off_, type);
-    if (is_off(from.autocast_off_, type) != off) at::autocast::set_autocast_enabled(type, !off);
+    const std::uint64_t key = autocast_keys().by_type[i];
+    if (((from.autocast_off_ ^ to.autocast_off_) & key) != 0) {
+      at::autocast::set_autocast_enabled(type, (to.autocast_off_ & key) == 0);
+    }
     if (from.autocast_dtypes_[i] != to.autocast_dtypes_[i] &&
         to.autocast_dtypes_[i] != at::ScalarType::Undefined) {
       at::autocast::set_autocast_dtype(type, to.autocast_dtypes_[i]);

@@ -32,14 +32,20 @@ class AmbientState {
   friend class AmbientScope;
   friend class AmbientMark;
   static constexpr std::size_t kMaxAutocastTypes = 12;
+  static constexpr std::array<c10::ScalarType, kMaxAutocastTypes> undefined() {
+    std::array<c10::ScalarType, kMaxAutocastTypes> dtypes{};
+    dtypes.fill(c10::ScalarType::Undefined);
+    return dtypes;
+  }
 
   // Makes `to` of `from` where the two differ.
   static void change(const AmbientState& from, const AmbientState& to);
 
   // The autocast dispatch keys that are switched off, as raw bits.
   std::uint64_t autocast_off_ = 0;
-  // In the order of LibTorch's list of device types with autocast.
-  std::array<c10::ScalarType, kMaxAutocastTypes> autocast_dtypes_{};
+  // In the order of LibTorch's list of device types with autocast. Undefined where it is off and
+  // the process has no such device.
+  std::array<c10::ScalarType, kMaxAutocastTypes> autocast_dtypes_ = undefined();
   c10::ScalarType default_dtype_{};
   bool autocast_cache_ = false;
   bool deterministic_ = false;

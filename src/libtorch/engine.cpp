@@ -12,14 +12,13 @@
 #include <mutex>
 #include <utility>
 
+#include "libtorch/saved_tensor.h"
 #include "libtorch/thread_state.h"
 
 namespace reprise::libtorch {
 namespace {
 
 using torch::autograd::Engine;
-// A shared_ptr up to LibTorch 2.12, an intrusive_ptr from 2.13 on.
-using NodePointer = decltype(torch::autograd::Edge::function);
 
 class EngineFront final : public Engine {
  public:

@@ -1,5 +1,7 @@
 #include "libtorch/saved_tensor.h"
 
+#include <ATen/SequenceNumber.h>
+#include <ATen/record_function.h>
 #include <c10/util/Exception.h>
 #include <torch/csrc/autograd/anomaly_mode.h>
 #include <torch/csrc/autograd/node.h>
@@ -42,18 +44,34 @@ const char* anomaly_hint() {
 }  // namespace
 
 at::Tensor without_history(const at::Tensor& tensor) {
-  return tensor.requires_grad() ? tensor.tensor_data() : tensor;
+  if (!tensor.requires_grad()) return tensor;
+  // What Tensor::tensor_data() does, without its detours: this is on the path of every saved
+  // tensor.
+  const c10::TensorImpl& original = *tensor.unsafeGetTensorImpl();
+  return at::Tensor(original.shallow_copy_and_detach(original.version_counter(),
+                                                     original.allow_tensor_metadata_change()));
 }
 
 WeakNode::WeakNode(const at::Tensor& tensor)
     : output_(static_cast<std::uint32_t>(tensor.output_nr())) {
-  if (const auto& node = tensor.grad_fn()) node_ = weak(node);
+  if (const auto& node = tensor.grad_fn()) node_ = weak_pointer(node);
 }
 
 std::string WeakNode::describe() const {
-  if (!node_) return {};
-  const auto node = node_->lock();
+  const auto node = node_.lock();
   return node ? "output " + std::to_string(output_) + " of " + name_of(*node) : std::string();
+}
+
+GraphMark GraphMark::now() {
+  GraphMark mark;
+  mark.sequence_ = at::sequence_number::peek();
+  mark.thread_ = at::RecordFunction::currentThreadId();
+  return mark;
+}
+
+bool GraphMark::is_after(const at::Tensor& tensor) const {
+  const auto& node = tensor.grad_fn();
+  return !node || (node->sequence_nr() < sequence_ && node->thread_id() == thread_);
 }
 
 void SavedVersion::check(const at::Tensor& tensor, const c10::VariableVersion& counter,
@@ -71,11 +89,13 @@ void SavedVersion::check(const at::Tensor& tensor, const c10::VariableVersion& c
   TORCH_CHECK(false, text.str());
 }
 
-SavedTensor::SavedTensor(const at::Tensor& tensor)
-    : saved_(tensor, /*is_output=*/false), version_(tensor.defined() ? version_of(tensor) : 0) {
-  if (!saved_.has_hooks()) return;
+SavedTensor::SavedTensor(const at::Tensor& tensor) : saved_(tensor, /*is_output=*/false) {
+  if (!tensor.defined()) return;
   counter_ = tensor.unsafeGetTensorImpl()->version_counter();
-  if (tensor.has_storage()) storage_ = tensor.storage().getWeakStorageImpl();
+  version_ = counter_.current_version();
+  if (saved_.has_hooks() && tensor.has_storage()) {
+    storage_ = tensor.storage().getWeakStorageImpl();
+  }
 }
 
 at::Tensor SavedTensor::unpack() const { return adopted_.defined() ? adopted_ : saved_.unpack(); }
@@ -86,14 +106,12 @@ at::Tensor SavedTensor::unpack_changed() const {
 }
 
 std::optional<std::int64_t> SavedTensor::changes() const {
-  if (saved_.has_hooks()) return std::nullopt;
-  const auto data = saved_.get_raw_data();
-  if (!data.has_value() || !data->defined()) return std::nullopt;
-  return version_of(*data) - version_;
+  if (saved_.has_hooks() || !counter_.enabled()) return std::nullopt;
+  return counter_.current_version() - version_;
 }
 
 std::int64_t SavedTensor::changes_behind_hook() const {
-  return counter_.enabled() ? counter_.current_version() - version_ : 0;
+  return saved_.has_hooks() && counter_.enabled() ? counter_.current_version() - version_ : 0;
 }
 
 bool SavedTensor::is_original(const at::Tensor& tensor) const {
@@ -107,6 +125,7 @@ void SavedTensor::adopt_changes() {
   adopted_ = data->tensor_data();
   adopted_.set_requires_grad(requires_grad);
   saved_ = {};
+  counter_ = {};
 }
 
 }  // namespace reprise::libtorch

@@ -14,6 +14,8 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
+#include <utility>
 
 namespace reprise::libtorch {
 
@@ -22,6 +24,18 @@ using torch::autograd::SavedVariableHooks;
 // `tensor` without its autograd history, on the same memory and version counter; itself if it has
 // none. Hooks must keep this one: keeping an output with its history is a reference cycle.
 at::Tensor without_history(const at::Tensor& tensor);
+
+// Pointers to autograd nodes: a shared_ptr up to LibTorch 2.12, an intrusive_ptr from 2.13 on.
+using NodePointer = decltype(torch::autograd::Edge::function);
+template <class T>
+std::weak_ptr<T> weak_pointer(const std::shared_ptr<T>& pointer) {
+  return pointer;
+}
+template <class T>
+c10::weak_intrusive_ptr<T> weak_pointer(const c10::intrusive_ptr<T>& pointer) {
+  return c10::weak_intrusive_ptr<T>(pointer);
+}
+using WeakNodePointer = decltype(weak_pointer(std::declval<NodePointer>()));
 
 // A weak reference to an autograd node, for error texts.
 class WeakNode {
@@ -33,19 +47,22 @@ class WeakNode {
   std::string describe() const;
 
  private:
-  template <class T>
-  static std::weak_ptr<T> weak(const std::shared_ptr<T>& p) {
-    return p;
-  }
-  template <class T>
-  static c10::weak_intrusive_ptr<T> weak(const c10::intrusive_ptr<T>& p) {
-    return c10::weak_intrusive_ptr<T>(p);
-  }
-  using Pointer =
-      decltype(torch::autograd::Edge::function);  // shared up to 2.12, intrusive from 2.13
-
-  std::optional<decltype(weak(std::declval<Pointer>()))> node_;
+  WeakNodePointer node_ = weak_pointer(NodePointer());
   std::uint32_t output_ = 0;
+};
+
+// A moment in the growth of autograd's graph.
+class GraphMark {
+ public:
+  // Now, on the calling thread.
+  static GraphMark now();
+  // `tensor` is a leaf, or comes from a node that this thread made before. False also where that is
+  // not certain, as for nodes of other threads.
+  bool is_after(const at::Tensor& tensor) const;
+
+ private:
+  std::uint64_t sequence_ = 0;
+  std::uint64_t thread_ = 0;
 };
 
 // The number of in-place changes so far. Throws for inference tensors, as saving one does.
@@ -93,9 +110,10 @@ class SavedTensor {
  private:
   torch::autograd::SavedVariable saved_;
   at::Tensor adopted_;
+  // Of the tensor that was saved; no counter after adopt_changes().
+  c10::VariableVersion counter_;
   std::uint32_t version_ = 0;
   // Only where a hook keeps the tensor.
-  c10::VariableVersion counter_;
   std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> storage_;
 };
 

@@ -34,9 +34,9 @@ class UserHooks final : public SavedVariableHooks {
     counter_ = tensor.unsafeGetTensorImpl()->version_counter();
     version_ = libtorch::SavedVersion(tensor);
     if (tensor.has_storage()) storage_ = tensor.storage().getWeakStorageImpl();
-    sizes_ = tensor.is_nested() ? c10::DimVector() : c10::DimVector(tensor.sizes());
-    dtype_ = tensor.scalar_type();
     nested_ = tensor.is_nested();
+    if (!nested_) sizes_ = tensor.sizes();
+    dtype_ = tensor.scalar_type();
     packed_ = (*packer_)(libtorch::without_history(tensor));
     if (packed_ == nullptr)
       throw UsageError("SavedTensorHooks: pack returned null; return a PackedTensor");
@@ -49,8 +49,8 @@ class UserHooks final : public SavedVariableHooks {
     check(tensor);
     // Where the original memory comes back, a change to it since would silently give wrong
     // gradients.
-    if (storage_ && tensor.has_storage() &&
-        storage_->_unsafe_get_target() == tensor.storage().unsafeGetStorageImpl()) {
+    if (tensor.has_storage() &&
+        storage_._unsafe_get_target() == tensor.storage().unsafeGetStorageImpl()) {
       version_.check(tensor, counter_, origin_);
     }
     return tensor;
@@ -80,8 +80,10 @@ class UserHooks final : public SavedVariableHooks {
   // Of the tensor that was packed: what comes back may count for itself (x.data()).
   c10::VariableVersion counter_;
   libtorch::SavedVersion version_;
-  std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> storage_;
-  c10::DimVector sizes_;
+  // Weak, or new memory in the same place could be taken for it.
+  c10::weak_intrusive_ptr<c10::StorageImpl> storage_{c10::intrusive_ptr<c10::StorageImpl>()};
+  // As many in place as keep this object at 120 bytes, above which malloc is slow.
+  c10::SmallVector<std::int64_t, 4> sizes_;
   at::ScalarType dtype_ = at::ScalarType::Undefined;
   bool nested_ = false;
 };

@@ -6,13 +6,9 @@
 
 namespace reprise::region {
 
-Arguments::Arguments(at::TensorList tensors, const CheckpointOptions& options)
-    : region_(options.name), allow_changes_(options.allow_changed_arguments) {
+Arguments::Arguments(at::TensorList tensors, bool allow_changes) : allow_changes_(allow_changes) {
   entries_.reserve(tensors.size());
-  for (const at::Tensor& tensor : tensors) {
-    entries_.push_back({libtorch::SavedTensor(tensor),
-                        tensor.defined() ? Metadata::of(tensor) : Metadata(), false});
-  }
+  for (const at::Tensor& tensor : tensors) entries_.emplace_back(tensor);
 }
 
 void Arguments::end_forward() {
@@ -25,44 +21,38 @@ void Arguments::end_forward() {
   }
 }
 
-detail::Tensors Arguments::unpack() const {
+detail::Tensors Arguments::unpack(const std::string& name) const {
   detail::Tensors tensors;
   tensors.reserve(entries_.size());
-  for (std::size_t i = 0; i < entries_.size(); ++i) tensors.push_back(unpack(i));
+  for (std::size_t i = 0; i < entries_.size(); ++i) tensors.push_back(unpack(i, name));
   return tensors;
 }
 
-at::Tensor Arguments::unpack(std::size_t index) const {
+at::Tensor Arguments::unpack(std::size_t index, const std::string& name) const {
   const Entry& entry = entries_[index];
   if (allow_changes_) return entry.saved.unpack_changed();
-  if (entry.changed_by_region) fail(index, "was changed in place by the region's own function");
-  if (const auto changes = entry.saved.changes().value_or(0); changes != 0) {
-    fail_changed(index, changes);
-  }
+  const auto fail = [&](const std::string& what) {
+    throw DeterminismError(changed_argument(name, index, entry.metadata, what) +
+                           ", use the out-of-place operator, or set "
+                           "CheckpointOptions::allow_changed_arguments if the function only "
+                           "writes to it.");
+  };
+  const auto fail_changed = [&](std::int64_t changes) {
+    fail(std::to_string(changes) + (changes == 1 ? " time" : " times") +
+         " between forward and the recomputation");
+  };
+  if (entry.changed_by_region) fail("by the region's own function");
+  if (const auto changes = entry.saved.changes().value_or(0); changes != 0) fail_changed(changes);
   const std::int64_t behind_hook = entry.saved.changes_behind_hook();
   try {
     at::Tensor tensor = entry.saved.unpack();
-    if (behind_hook != 0 && entry.saved.is_original(tensor)) fail_changed(index, behind_hook);
+    if (behind_hook != 0 && entry.saved.is_original(tensor)) fail_changed(behind_hook);
     return tensor;
   } catch (const c10::Error&) {
     // A hook that checks for itself says less about where the tensor is needed.
-    if (behind_hook != 0) fail_changed(index, behind_hook);
+    if (behind_hook != 0) fail_changed(behind_hook);
     throw;
   }
-}
-
-void Arguments::fail_changed(std::size_t index, std::int64_t changes) const {
-  fail(index, "was changed in place " + std::to_string(changes) +
-                  (changes == 1 ? " time" : " times") + " between forward and the recomputation");
-}
-
-void Arguments::fail(std::size_t index, const std::string& what) const {
-  throw DeterminismError(
-      name_of_region(region_) + ": tensor argument " + std::to_string(index) + " (" +
-      entries_[index].metadata.describe() + ") " + what +
-      ", so the recomputation would start from other values than forward did. Pass a "
-      "clone, use the out-of-place operator, or set "
-      "CheckpointOptions::allow_changed_arguments if the function only writes to it.");
 }
 
 }  // namespace reprise::region

@@ -13,30 +13,29 @@ namespace reprise::region {
 
 class Arguments {
  public:
-  Arguments() = default;
-  // Saves `tensors` (hooks in force apply). `region` and `allow_changes` are the options of the
-  // region.
-  Arguments(at::TensorList tensors, const CheckpointOptions& options);
+  // Saves `tensors` (hooks in force apply). `allow_changes`: for a function that only writes to
+  // them.
+  Arguments(at::TensorList tensors, bool allow_changes);
 
   // Forward is over: looks whether the function itself has changed an argument in place.
   void end_forward();
 
-  // The tensors for a recomputation. Throws DeterminismError, naming the argument, if one was
-  // changed.
-  detail::Tensors unpack() const;
+  // The tensors for a recomputation of the region `name`. Throws DeterminismError, naming the
+  // argument, if one was changed.
+  detail::Tensors unpack(const std::string& name) const;
 
  private:
   struct Entry {
     libtorch::SavedTensor saved;
     Metadata metadata;
     bool changed_by_region = false;
+
+    explicit Entry(const at::Tensor& tensor)
+        : saved(tensor), metadata(tensor.defined() ? Metadata::of(tensor) : Metadata()) {}
   };
-  at::Tensor unpack(std::size_t index) const;
-  [[noreturn]] void fail_changed(std::size_t index, std::int64_t changes) const;
-  [[noreturn]] void fail(std::size_t index, const std::string& what) const;
+  at::Tensor unpack(std::size_t index, const std::string& name) const;
 
   c10::SmallVector<Entry, 1> entries_;
-  std::string region_;
   bool allow_changes_ = false;
 };
 

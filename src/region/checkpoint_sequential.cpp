@@ -2,21 +2,29 @@
 
 #include "reprise/checkpoint_sequential.h"
 
+#include <c10/util/SmallVector.h>
+
+#include <span>
 #include <string>
+#include <utility>
 
 namespace reprise {
 namespace {
 
 // Consecutive functions; the copies are cheap handles, kept for as long as the region's graph.
-struct Segment {
-  std::shared_ptr<const std::vector<TensorFunction>> functions;
-  std::size_t begin;
-  std::size_t end;
+class Segment {
+ public:
+  explicit Segment(std::span<const TensorFunction> functions)
+      : functions_(functions.begin(), functions.end()) {}
 
   at::Tensor operator()(at::Tensor tensor) const {
-    for (std::size_t i = begin; i < end; ++i) tensor = (*functions)[i](tensor);
+    for (const TensorFunction& function : functions_) tensor = function(tensor);
     return tensor;
   }
+
+ private:
+  // Each segment has its own: one large block for all would also make malloc tidy up at every call.
+  c10::SmallVector<TensorFunction, 1> functions_;
 };
 
 }  // namespace
@@ -34,13 +42,13 @@ at::Tensor checkpoint_sequential(const std::vector<TensorFunction>& functions,
                      ", but must be between 1 and the number of functions, " +
                      std::to_string(count));
   }
-  const auto shared = std::make_shared<const std::vector<TensorFunction>>(functions);
   const auto size = static_cast<std::size_t>(count / segments);
-  std::size_t begin = 0;
-  for (std::int64_t segment = 0; segment + 1 < segments; ++segment, begin += size) {
-    input = checkpoint(options, Segment{shared, begin, begin + size}, std::move(input));
+  std::span<const TensorFunction> left(functions);
+  for (std::int64_t segment = 0; segment + 1 < segments; ++segment, left = left.subspan(size)) {
+    input = checkpoint(options, Segment(left.first(size)), std::move(input));
   }
-  return Segment{shared, begin, functions.size()}(std::move(input));
+  for (const TensorFunction& function : left) input = function(input);
+  return input;
 }
 
 }  // namespace reprise

@@ -28,28 +28,25 @@ std::uint64_t key_of_caller() {
   return static_cast<std::uint64_t>(libtorch::current_backward_id() + 1);
 }
 
-const libtorch::ThreadState& state_or_none(const libtorch::ThreadState* state) {
-  static const libtorch::ThreadState none;
-  return state != nullptr ? *state : none;
-}
-
 }  // namespace
 
-Frame::Frame(const CheckpointOptions& options, std::shared_ptr<detail::RegionCall> call)
+Frame::Frame(const CheckpointOptions& options, std::shared_ptr<detail::RegionCall> call,
+             at::TensorList tensors)
     : call_(std::move(call)),
       name_(options.name),
       determinism_check_(options.determinism_check),
-      early_stop_(state_or_none(libtorch::current_state()).early_stop.value_or(options.early_stop)),
-      debug_(state_or_none(libtorch::current_state()).debug.value_or(options.debug)) {}
+      early_stop_(options.early_stop),
+      debug_(options.debug),
+      arguments_(tensors, options.allow_changed_arguments),
+      replay_(options, tensors) {
+  // Scopes win over options.
+  if (const auto* state = libtorch::current_state(); state != nullptr) {
+    early_stop_ = state->early_stop.value_or(early_stop_);
+    debug_ = state->debug.value_or(debug_);
+  }
+}
 
 void Frame::run_forward(const CheckpointOptions& options) {
-  libtorch::ensure_engine_front();
-  detail::Tensors tensors;
-  call_->visit_arguments([&](at::Tensor& tensor) { tensors.push_back(tensor); });
-  arguments_ = Arguments(tensors, options);
-  replay_ = ReplayState(options, tensors);
-  tensors.clear();
-
   RegionContexts contexts;
   if (options.context) contexts = options.context();
   recompute_context_ = std::move(contexts.recompute);
@@ -209,7 +206,7 @@ void Frame::recompute(Recomputation& run) {
 
 void Frame::run_again(Recomputation& run, std::vector<std::string>& operators) {
   // Before anything is switched: an outer region may have to recompute to give them.
-  detail::Tensors tensors = arguments_.unpack();
+  detail::Tensors tensors = arguments_.unpack(name_);
 
   libtorch::RecordingScope recording;
   ReplayState::Scope replay(replay_);

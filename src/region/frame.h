@@ -37,7 +37,9 @@ class Placeholder;
 
 class Frame final : public libtorch::HookProvider, public std::enable_shared_from_this<Frame> {
  public:
-  Frame(const CheckpointOptions& options, std::shared_ptr<detail::RegionCall> call);
+  // Saves the tensors among the arguments and takes the state of the world.
+  Frame(const CheckpointOptions& options, std::shared_ptr<detail::RegionCall> call,
+        at::TensorList tensors);
 
   // Runs the function for the first time.
   void run_forward(const CheckpointOptions& options);
@@ -66,10 +68,10 @@ class Frame final : public libtorch::HookProvider, public std::enable_shared_fro
   const std::shared_ptr<detail::RegionCall> call_;
   const std::string name_;
   const DeterminismCheck determinism_check_;
-  const EarlyStop early_stop_;
-  const bool debug_;
-  ReplayState replay_;
+  EarlyStop early_stop_;
+  bool debug_;
   Arguments arguments_;
+  ReplayState replay_;
   std::function<ContextScope()> recompute_context_;
   std::vector<std::string> forward_operators_;
 

@@ -14,7 +14,8 @@ class Recomputation::Collector final : public libtorch::SavedVariableHooks {
 
   void call_pack_hook(const at::Tensor& tensor) override {
     version_ = libtorch::SavedVersion(tensor);
-    tensor_ = libtorch::without_history(tensor);
+    // A history from before the run cannot lead back to here; a copy is dear.
+    tensor_ = run_->begin_.is_after(tensor) ? tensor : libtorch::without_history(tensor);
     run_->collect(tensor_);
   }
 
@@ -41,6 +42,7 @@ void Recomputation::start(std::size_t count, std::size_t last_wanted, AtLastSlot
   complete_ = false;
   left_ = false;
   backward_ = libtorch::current_backward_id();
+  begin_ = libtorch::GraphMark::now();
 }
 
 void Recomputation::want(std::size_t index) {

@@ -89,6 +89,7 @@ class Recomputation final : public libtorch::HookProvider,
   std::size_t left_to_take_ = 0;
   AtLastSlot at_last_ = AtLastSlot::kLeave;
   std::int64_t backward_ = -1;
+  libtorch::GraphMark begin_;
   bool hash_ = false;
   std::atomic<bool> complete_{false};
   bool left_ = false;

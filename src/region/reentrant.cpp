@@ -75,11 +75,8 @@ void Reentrant::note_arguments(at::TensorList inputs) {
 
 variable_list Reentrant::unpack_arguments(AutogradContext* context) const {
   const auto fail = [&](std::size_t i, const char* what) {
-    throw DeterminismError(
-        name_of_region(name) + ": tensor argument " + std::to_string(position_of(i)) + " (" +
-        arguments[i].metadata.describe() + ") was changed in place " + what +
-        ", so the recomputation would start from other values than forward did. Pass a "
-        "clone or use the out-of-place operator.");
+    throw DeterminismError(changed_argument(name, position_of(i), arguments[i].metadata, what) +
+                           " or use the out-of-place operator.");
   };
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     if (arguments[i].after_forward != arguments[i].at_start)

@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "core/recycling_allocator.h"
+#include "libtorch/engine.h"
 #include "libtorch/thread_state.h"
 #include "region/frame.h"
 #include "region/reentrant.h"
@@ -26,6 +28,17 @@ class ArgumentRelease {
  private:
   RegionCall& call_;
 };
+
+void run_in_frame(const CheckpointOptions& options, const std::shared_ptr<RegionCall>& call) {
+  libtorch::ensure_engine_front();
+  Tensors tensors;
+  call->visit_arguments([&](at::Tensor& tensor) { tensors.push_back(tensor); });
+  const auto frame = std::allocate_shared<region::Frame>(RecyclingAllocator<region::Frame>(),
+                                                         options, call, tensors);
+  // What the function drops is to be freed while it runs.
+  tensors.clear();
+  frame->run_forward(options);
+}
 
 }  // namespace
 
@@ -67,7 +80,7 @@ void run_region(const CheckpointOptions& options, const std::shared_ptr<RegionCa
     if (options.reentrant) {
       region::run_reentrant(options, call);
     } else {
-      std::make_shared<region::Frame>(options, call)->run_forward(options);
+      run_in_frame(options, call);
     }
   } catch (...) {
     call->drop_result();

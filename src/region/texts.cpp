@@ -20,6 +20,13 @@ std::string name_of_region(const std::string& name) {
   return name.empty() ? "checkpoint()" : "checkpoint() of region '" + name + "'";
 }
 
+std::string changed_argument(const std::string& region, std::size_t index, const Metadata& metadata,
+                             const std::string& how) {
+  return name_of_region(region) + ": tensor argument " + std::to_string(index) + " (" +
+         metadata.describe() + ") was changed in place " + how +
+         ", so the recomputation would start from other values than forward did. Pass a clone";
+}
+
 const char* const kDebugHint =
     "\nThe function must do the same operators on the same values each time it runs. Set "
     "CheckpointOptions::debug, or open a CheckpointDebugScope around forward, to see the operators "

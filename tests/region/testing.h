@@ -16,6 +16,8 @@
 #include <utility>
 #include <vector>
 
+#include "libtorch/saved_tensor.h"
+
 namespace reprise::testing {
 
 using Tensors = std::vector<at::Tensor>;
@@ -162,20 +164,9 @@ class GraphWatch {
   }
 
  private:
-  using Pointer = std::decay_t<decltype(std::declval<at::Tensor&>().grad_fn())>;
-
-  template <class T>
-  static std::weak_ptr<T> weak(const std::shared_ptr<T>& p) {
-    return p;
-  }
-  template <class T>
-  static c10::weak_intrusive_ptr<T> weak(const c10::intrusive_ptr<T>& p) {
-    return c10::weak_intrusive_ptr<T>(p);
-  }
-
-  void visit(const Pointer& node) {
+  void visit(const libtorch::NodePointer& node) {
     if (!seen_.insert(node.get()).second) return;
-    nodes_.push_back(weak(node));
+    nodes_.push_back(libtorch::weak_pointer(node));
     for (const auto& edge : node->next_edges()) {
       // Gradient accumulators belong to the leaves and outlive the graph with them.
       if (edge.function && edge.function->name().find("AccumulateGrad") == std::string::npos) {
@@ -185,7 +176,7 @@ class GraphWatch {
   }
 
   std::unordered_set<const void*> seen_;
-  std::vector<decltype(weak(std::declval<Pointer>()))> nodes_;
+  std::vector<libtorch::WeakNodePointer> nodes_;
 };
 
 // Watches the memory of one tensor without keeping it alive.
