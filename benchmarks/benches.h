@@ -25,8 +25,8 @@ void region_chain(Session& session);
 void region_overhead(Session& session);
 void sequential_fine(Session& session);
 
-// Answers the hooks benchmark's requests in a process of its own, in which reprise has not touched
-// autograd; see hooks.cpp.
-void serve_stock();
+// Answers the hooks benchmark's requests in a process of its own; see hooks.cpp. `side`: "stock",
+// in which reprise has not touched autograd, or "front".
+void serve_hooks(const std::string& side);
 
 }  // namespace reprise::bench

@@ -39,19 +39,19 @@ int main(int argc, char** argv) {
   bool json = false;
   bool quick = false;
   bool only_list = false;
-  bool stock = false;
+  std::string served;
   std::vector<std::string> known = {"all"};
   for (const Bench& bench : all_benches()) known.emplace_back(bench.name);
   app.add_option("NAME", names, "benchmarks to run, or all")->check(CLI::IsMember(known));
   app.add_flag("--list", only_list, "print the benchmarks' names and what they measure");
   app.add_flag("--json", json, "one JSON object a line, as soon as it is known");
   app.add_flag("--quick", quick, "short runs with rough figures, to see that all works");
-  app.add_flag("--serve-stock", stock)->group("");  // for the program itself
+  app.add_option("--serve-hooks", served)->group("");  // for the program itself
   CLI11_PARSE(app, argc, argv);
 
   at::set_num_threads(1);
-  if (stock) {
-    reprise::bench::serve_stock();
+  if (!served.empty()) {
+    reprise::bench::serve_hooks(served);
     return 0;
   }
   if (only_list || names.empty()) {

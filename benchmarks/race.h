@@ -4,8 +4,7 @@
 // What is reported is mostly a difference of steps (a region, less the plain call, less one more
 // forward) that is small against each of them. Batches of a few milliseconds that alternate within
 // a round see the same clock rate and the same neighbours; a figure is computed in each round and
-// the median over rounds reported, so that a disturbed round is one outlier. The order is turned
-// round in every second round.
+// the median over rounds reported, so that a disturbed round is one outlier.
 #pragma once
 
 #include <functional>

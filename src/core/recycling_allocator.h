@@ -3,7 +3,7 @@
 // because it merges and splits them. Freed blocks are kept for the thread that freed them, the last
 // one first, since it is still in the cache.
 //
-// For std::allocate_shared. Thread-safe: a block may be freed by another thread than allocated it.
+// Thread-safe: a block may be freed by another thread than allocated it.
 #pragma once
 
 #include <cstddef>
@@ -89,8 +89,10 @@ class KeptBlocks {
   }
 };
 
+// For std::allocate_shared.
 template <class T>
 struct RecyclingAllocator {
+  static_assert(alignof(T) <= __STDCPP_DEFAULT_NEW_ALIGNMENT__);
   using value_type = T;
 
   RecyclingAllocator() = default;
@@ -98,22 +100,28 @@ struct RecyclingAllocator {
   explicit(false) RecyclingAllocator(const RecyclingAllocator<U>&) noexcept {}
 
   T* allocate(std::size_t n) {
-    if constexpr (REPRISE_RECYCLES && alignof(T) <= __STDCPP_DEFAULT_NEW_ALIGNMENT__) {
-      if (n == 1) return static_cast<T*>(KeptBlocks<sizeof(T)>::take());
-    }
+    if (REPRISE_RECYCLES && n == 1) return static_cast<T*>(KeptBlocks<sizeof(T)>::take());
     return std::allocator<T>().allocate(n);
   }
 
   void deallocate(T* memory, std::size_t n) noexcept {
-    if constexpr (REPRISE_RECYCLES && alignof(T) <= __STDCPP_DEFAULT_NEW_ALIGNMENT__) {
-      if (n == 1) return KeptBlocks<sizeof(T)>::give(memory);
-    }
+    if (REPRISE_RECYCLES && n == 1) return KeptBlocks<sizeof(T)>::give(memory);
     std::allocator<T>().deallocate(memory, n);
   }
 
   template <class U>
   bool operator==(const RecyclingAllocator<U>&) const noexcept {
     return true;
+  }
+};
+
+// A base for classes, final ones, whose objects are made with new.
+template <class T>
+class Recycled {
+ public:
+  static void* operator new(std::size_t) { return RecyclingAllocator<T>().allocate(1); }
+  static void operator delete(void* memory) noexcept {
+    RecyclingAllocator<T>().deallocate(static_cast<T*>(memory), 1);
   }
 };
 

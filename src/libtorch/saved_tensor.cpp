@@ -52,9 +52,12 @@ at::Tensor without_history(const at::Tensor& tensor) {
                                                      original.allow_tensor_metadata_change()));
 }
 
-WeakNode::WeakNode(const at::Tensor& tensor)
-    : output_(static_cast<std::uint32_t>(tensor.output_nr())) {
-  if (const auto& node = tensor.grad_fn()) node_ = weak_pointer(node);
+WeakNode::WeakNode(const at::Tensor& tensor) {
+  const auto* meta = torch::autograd::impl::get_autograd_meta(tensor);
+  if (meta == nullptr) return;
+  output_ = meta->output_nr_;
+  // A view's own entry may be out of date; asking for it is dear.
+  node_ = weak_pointer(meta->is_view_ ? tensor.grad_fn() : meta->grad_fn_);
 }
 
 std::string WeakNode::describe() const {

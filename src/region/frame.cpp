@@ -66,7 +66,7 @@ void Frame::run_forward(const CheckpointOptions& options) {
   }
   replay_.end_forward();
   arguments_.end_forward();
-  forward_completed_ = true;
+  forward_completed_.store(true, std::memory_order_release);
 }
 
 std::unique_ptr<libtorch::SavedVariableHooks> Frame::make_hooks() {
@@ -94,7 +94,7 @@ at::Tensor Frame::fetch(const Placeholder& placeholder) {
     // A frame can have grown since: a function that runs backward inside, under one group.
     if (!run->done || placeholder.index() >= run->slots()) {
       recompute(*run);
-      run->done = true;
+      run->done.store(true, std::memory_order_release);
     }
     if (run->take(placeholder.index(), tensor)) return tensor;
   } catch (...) {

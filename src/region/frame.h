@@ -26,6 +26,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/recycling_allocator.h"
 #include "libtorch/thread_state.h"
 #include "region/arguments.h"
 #include "region/recomputation.h"
@@ -86,7 +87,7 @@ class Frame final : public libtorch::HookProvider, public std::enable_shared_fro
 };
 
 // What autograd keeps in place of one saved tensor.
-class Placeholder final : public libtorch::SavedVariableHooks {
+class Placeholder final : public libtorch::SavedVariableHooks, public Recycled<Placeholder> {
  public:
   explicit Placeholder(std::shared_ptr<Frame> frame) : frame_(std::move(frame)) {}
   ~Placeholder() override;

@@ -10,7 +10,8 @@ namespace reprise::region {
 // that the function itself runs, which must see the tensor as usual.
 class Recomputation::Collector final : public libtorch::SavedVariableHooks {
  public:
-  explicit Collector(std::shared_ptr<Recomputation> run) : run_(std::move(run)) {}
+  // Packing follows at once, within the run; afterwards the graph may outlive it.
+  explicit Collector(Recomputation& run) : run_(&run) {}
 
   void call_pack_hook(const at::Tensor& tensor) override {
     version_ = libtorch::SavedVersion(tensor);
@@ -25,7 +26,7 @@ class Recomputation::Collector final : public libtorch::SavedVariableHooks {
   }
 
  private:
-  std::shared_ptr<Recomputation> run_;
+  Recomputation* run_;
   at::Tensor tensor_;
   libtorch::SavedVersion version_;
 };
@@ -39,7 +40,7 @@ void Recomputation::start(std::size_t count, std::size_t last_wanted, AtLastSlot
   next_ = 0;
   at_last_ = at_last;
   hash_ = hash;
-  complete_ = false;
+  complete_.store(false, std::memory_order_relaxed);
   left_ = false;
   backward_ = libtorch::current_backward_id();
   begin_ = libtorch::GraphMark::now();
@@ -52,7 +53,7 @@ void Recomputation::want(std::size_t index) {
 
 std::unique_ptr<libtorch::SavedVariableHooks> Recomputation::make_hooks() {
   if (complete_ && at_last_ != AtLastSlot::kGoOnCounting) return nullptr;
-  return std::make_unique<Collector>(shared_from_this());
+  return std::make_unique<Collector>(*this);
 }
 
 void Recomputation::collect(const at::Tensor& tensor) {
@@ -66,7 +67,7 @@ void Recomputation::collect(const at::Tensor& tensor) {
     if (hash_) slot.hash = hash_values(tensor);
   }
   if (index != last_wanted_) return;
-  complete_ = true;
+  complete_.store(true, std::memory_order_release);
   // Inside a backward that the function runs, the exception would have to pass through the engine,
   // which marks that backward as failed: it is let finish instead.
   if (at_last_ == AtLastSlot::kLeave && libtorch::current_backward_id() == backward_) {
@@ -94,7 +95,7 @@ void Recomputation::clear() {
   std::lock_guard<std::mutex> lock(mutex_);
   slots_.clear();
   left_to_take_ = 0;
-  done = false;
+  done.store(false, std::memory_order_release);
 }
 
 bool Recomputation::exhausted() const {

@@ -64,6 +64,19 @@ struct AtThreadEnd {
   std::shared_ptr<Large> object;
 };
 
+struct Node final : Recycled<Node> {
+  virtual ~Node() = default;
+  std::array<int, 40> values{};
+};
+
+TEST(Recycled, GivesTheLastFreedBlockFirst) {
+  if (!REPRISE_RECYCLES) GTEST_SKIP() << "sanitizers see every allocation";
+  auto first = std::make_unique<Node>();
+  const Node* const block = first.get();
+  first.reset();
+  EXPECT_EQ(std::make_unique<Node>().get(), block);
+}
+
 // A thread's variables are destroyed in reverse order of construction: this one after the list.
 TEST(RecyclingAllocator, ObjectsMayOutliveTheList) {
   std::weak_ptr<Large> watch;
