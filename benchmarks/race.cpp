@@ -67,12 +67,12 @@ void Race::run(Seconds time) {
   const auto peers_begin = std::stable_partition(
       runners_.begin(), runners_.end(), [](const Runner& runner) { return !runner.is_peer; });
   const auto ours_count = peers_begin - runners_.begin();
+  bool ours_first = true;
   std::minstd_rand order(1);
   const Stopwatch watch;
   while (ours_.size() < fewest || watch.elapsed() < limit) {
     Round ours;
     Round peers;
-    const bool ours_first = ours_.size() % 2 == 0;
     const auto middle = runners_.begin() + (ours_first ? ours_count : runners_.size() - ours_count);
     std::shuffle(runners_.begin(), middle, order);
     std::shuffle(middle, runners_.end(), order);
@@ -82,6 +82,7 @@ void Race::run(Seconds time) {
     ours_.push_back(std::move(ours));
     peers_.push_back(std::move(peers));
     std::rotate(runners_.begin(), middle, runners_.end());
+    ours_first = !ours_first;
   }
 }
 

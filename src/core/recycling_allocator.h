@@ -1,7 +1,9 @@
 // An allocator for objects of one type that come and go by the hundred, each made in forward and
 // dropped in backward: blocks above some hundred bytes cost malloc ten times what small ones do,
 // because it merges and splits them. Freed blocks are kept for the thread that freed them, the last
-// one first, since it is still in the cache.
+// one first, since it is still in the cache. That helps where one thread runs forward and backward,
+// as on the CPU; where autograd has a thread for the device, that thread keeps some blocks that it
+// does not need.
 //
 // Thread-safe: a block may be freed by another thread than allocated it.
 #pragma once
@@ -41,7 +43,7 @@ class KeptBlocks {
 
   static void give(void* memory) noexcept {
     List& list = kept();
-    if (list.closed || list.count == kMost) return ::operator delete(memory, size);
+    if (list.closed || list.count == kMost) return ::operator delete(memory);
     list.first = new (memory) Block{list.first};
     ++list.count;
   }
@@ -68,7 +70,7 @@ class KeptBlocks {
       list.closed = true;
       while (list.first != nullptr) {
         Block* next = list.first->next;
-        ::operator delete(list.first, size);
+        ::operator delete(list.first);
         list.first = next;
       }
       list.count = 0;

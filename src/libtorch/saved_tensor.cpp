@@ -1,7 +1,5 @@
 #include "libtorch/saved_tensor.h"
 
-#include <ATen/SequenceNumber.h>
-#include <ATen/record_function.h>
 #include <c10/util/Exception.h>
 #include <torch/csrc/autograd/anomaly_mode.h>
 #include <torch/csrc/autograd/node.h>
@@ -63,18 +61,6 @@ WeakNode::WeakNode(const at::Tensor& tensor) {
 std::string WeakNode::describe() const {
   const auto node = node_.lock();
   return node ? "output " + std::to_string(output_) + " of " + name_of(*node) : std::string();
-}
-
-GraphMark GraphMark::now() {
-  GraphMark mark;
-  mark.sequence_ = at::sequence_number::peek();
-  mark.thread_ = at::RecordFunction::currentThreadId();
-  return mark;
-}
-
-bool GraphMark::is_after(const at::Tensor& tensor) const {
-  const auto& node = tensor.grad_fn();
-  return !node || (node->sequence_nr() < sequence_ && node->thread_id() == thread_);
 }
 
 void SavedVersion::check(const at::Tensor& tensor, const c10::VariableVersion& counter,

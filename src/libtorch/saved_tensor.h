@@ -51,20 +51,6 @@ class WeakNode {
   std::uint32_t output_ = 0;
 };
 
-// A moment in the growth of autograd's graph.
-class GraphMark {
- public:
-  // Now, on the calling thread.
-  static GraphMark now();
-  // `tensor` is a leaf, or comes from a node that this thread made before. False also where that is
-  // not certain, as for nodes of other threads.
-  bool is_after(const at::Tensor& tensor) const;
-
- private:
-  std::uint64_t sequence_ = 0;
-  std::uint64_t thread_ = 0;
-};
-
 // The number of in-place changes so far. Throws for inference tensors, as saving one does.
 inline std::uint32_t version_of(const at::Tensor& tensor) {
   return tensor.unsafeGetTensorImpl()->version_counter().current_version();

@@ -12,6 +12,7 @@
 #include <sstream>
 #include <utility>
 
+#include "core/recycling_allocator.h"
 #include "libtorch/engine.h"
 #include "libtorch/saved_tensor.h"
 #include "libtorch/thread_state.h"
@@ -23,7 +24,7 @@ using libtorch::HookProvider;
 using libtorch::SavedVariableHooks;
 using libtorch::ThreadStateScope;
 
-class UserHooks final : public SavedVariableHooks {
+class UserHooks final : public SavedVariableHooks, public Recycled<UserHooks> {
  public:
   // Packing follows at once, while the scope is open; the packer is not needed after that.
   explicit UserHooks(const SavedTensorHooks::Packer& packer) : packer_(&packer) {}
@@ -82,8 +83,7 @@ class UserHooks final : public SavedVariableHooks {
   libtorch::SavedVersion version_;
   // Weak, or new memory in the same place could be taken for it.
   c10::weak_intrusive_ptr<c10::StorageImpl> storage_{c10::intrusive_ptr<c10::StorageImpl>()};
-  // As many in place as keep this object at 120 bytes, above which malloc is slow.
-  c10::SmallVector<std::int64_t, 4> sizes_;
+  c10::DimVector sizes_;
   at::ScalarType dtype_ = at::ScalarType::Undefined;
   bool nested_ = false;
 };

@@ -17,6 +17,9 @@ class Arguments {
   // them.
   Arguments(at::TensorList tensors, bool allow_changes);
 
+  // The function writes to its arguments, by option.
+  bool may_change() const { return allow_changes_; }
+
   // Forward is over: looks whether the function itself has changed an argument in place.
   void end_forward();
 

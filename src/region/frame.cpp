@@ -191,6 +191,7 @@ AtLastSlot Frame::at_last_slot(std::size_t last_wanted) const {
 
 void Frame::recompute(Recomputation& run) {
   std::vector<std::string> operators;
+  run.clear();
   {
     std::lock_guard<std::mutex> lock(mutex_);
     std::size_t last = placeholders_.size();
@@ -207,6 +208,7 @@ void Frame::recompute(Recomputation& run) {
 void Frame::run_again(Recomputation& run, std::vector<std::string>& operators) {
   // Before anything is switched: an outer region may have to recompute to give them.
   detail::Tensors tensors = arguments_.unpack(name_);
+  if (!arguments_.may_change()) run.note_arguments(tensors);
 
   libtorch::RecordingScope recording;
   ReplayState::Scope replay(replay_);

@@ -15,8 +15,8 @@ class Recomputation::Collector final : public libtorch::SavedVariableHooks {
 
   void call_pack_hook(const at::Tensor& tensor) override {
     version_ = libtorch::SavedVersion(tensor);
-    // A history from before the run cannot lead back to here; a copy is dear.
-    tensor_ = run_->begin_.is_after(tensor) ? tensor : libtorch::without_history(tensor);
+    // An argument's history lies outside and cannot lead back to here: it needs no copy.
+    tensor_ = run_->is_argument(tensor) ? tensor : libtorch::without_history(tensor);
     run_->collect(tensor_);
   }
 
@@ -33,7 +33,6 @@ class Recomputation::Collector final : public libtorch::SavedVariableHooks {
 
 void Recomputation::start(std::size_t count, std::size_t last_wanted, AtLastSlot at_last,
                           bool hash) {
-  slots_.clear();
   slots_.resize(count);
   last_wanted_ = last_wanted;
   left_to_take_ = 0;
@@ -43,7 +42,24 @@ void Recomputation::start(std::size_t count, std::size_t last_wanted, AtLastSlot
   complete_.store(false, std::memory_order_relaxed);
   left_ = false;
   backward_ = libtorch::current_backward_id();
-  begin_ = libtorch::GraphMark::now();
+  arguments_.clear();
+}
+
+void Recomputation::note_arguments(at::TensorList arguments) {
+  for (const at::Tensor& argument : arguments) {
+    if (!argument.defined()) continue;
+    // Leaves are left out: their data can be exchanged (set_data) without a trace.
+    if (const auto& node = argument.grad_fn()) {
+      arguments_.emplace_back(argument.unsafeGetTensorImpl(), node.get());
+    }
+  }
+}
+
+bool Recomputation::is_argument(const at::Tensor& tensor) const {
+  for (const auto& [argument, node] : arguments_) {
+    if (argument == tensor.unsafeGetTensorImpl()) return node == tensor.grad_fn().get();
+  }
+  return false;
 }
 
 void Recomputation::want(std::size_t index) {
@@ -92,8 +108,10 @@ bool Recomputation::take(std::size_t index, at::Tensor& tensor) {
 }
 
 void Recomputation::clear() {
+  // Freed after the lock: a tensor may be the last owner of a graph with regions of its own.
+  decltype(slots_) dropped;
   std::lock_guard<std::mutex> lock(mutex_);
-  slots_.clear();
+  dropped.swap(slots_);
   left_to_take_ = 0;
   done.store(false, std::memory_order_release);
 }

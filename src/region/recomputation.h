@@ -7,7 +7,7 @@
 // gone from here at that moment, so that memory falls as backward proceeds, with retain_graph too.
 //
 // Invariants: `collect` may be called from any thread that works for the run (a backward inside the
-// function), so slots are guarded by `mutex_`; nothing else of this object is touched during the
+// function), so slots are guarded by `mutex_`; of the rest, only the atomics are written during the
 // run.
 #pragma once
 
@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <exception>
 #include <mutex>
+#include <utility>
 
 #include "libtorch/saved_tensor.h"
 #include "libtorch/thread_state.h"
@@ -42,8 +43,10 @@ class Recomputation final : public libtorch::HookProvider,
                             public std::enable_shared_from_this<Recomputation> {
  public:
   // Forward saved `count` tensors; nobody waits for any after `last_wanted`. `hash`: remember
-  // hashes of the tensors' values.
+  // hashes of the tensors' values. Before the run, of which no earlier one may be in here.
   void start(std::size_t count, std::size_t last_wanted, AtLastSlot at_last, bool hash);
+  // The function will be run on these, and changes none of them in place.
+  void note_arguments(at::TensorList arguments);
   // Somebody waits for this one.
   void want(std::size_t index);
 
@@ -80,6 +83,7 @@ class Recomputation final : public libtorch::HookProvider,
 
  private:
   class Collector;
+  bool is_argument(const at::Tensor& tensor) const;
   void collect(const at::Tensor& tensor);
 
   mutable std::mutex mutex_;
@@ -89,7 +93,8 @@ class Recomputation final : public libtorch::HookProvider,
   std::size_t left_to_take_ = 0;
   AtLastSlot at_last_ = AtLastSlot::kLeave;
   std::int64_t backward_ = -1;
-  libtorch::GraphMark begin_;
+  // Arguments that come from operators outside, with the nodes of these.
+  c10::SmallVector<std::pair<const c10::TensorImpl*, const void*>, 2> arguments_;
   bool hash_ = false;
   std::atomic<bool> complete_{false};
   bool left_ = false;

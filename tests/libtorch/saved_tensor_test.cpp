@@ -2,8 +2,6 @@
 // checks them, and that changes are counted where regions ask for them.
 #include "libtorch/saved_tensor.h"
 
-#include <thread>
-
 #include "tests/libtorch/hooks_testing.h"
 
 namespace reprise::libtorch {
@@ -37,29 +35,6 @@ TEST(WeakNode, NamesTheOutputOfAnOperatorWhileItsGraphLives) {
 TEST(WeakNode, NamesNothingForALeaf) {
   EXPECT_EQ(WeakNode(leaf()).describe(), "");
   EXPECT_EQ(WeakNode().describe(), "");
-}
-
-TEST(GraphMark, KnowsWhichHistoriesAreOlder) {
-  const at::Tensor x = leaf();
-  const at::Tensor older = x.sin();
-  const GraphMark mark = GraphMark::now();
-  at::Tensor changed = older.clone();
-  const at::Tensor younger = older.sin();
-  EXPECT_TRUE(mark.is_after(x));
-  EXPECT_TRUE(mark.is_after(torch::ones(2)));
-  EXPECT_TRUE(mark.is_after(older));
-  EXPECT_FALSE(mark.is_after(younger));
-  // The same tensor with a new history.
-  const GraphMark later = GraphMark::now();
-  EXPECT_TRUE(later.is_after(changed));
-  changed.add_(younger);
-  EXPECT_FALSE(later.is_after(changed));
-}
-
-TEST(GraphMark, DoesNotJudgeTheNodesOfOtherThreads) {
-  at::Tensor elsewhere;
-  std::thread([&] { elsewhere = leaf().sin(); }).join();
-  EXPECT_FALSE(GraphMark::now().is_after(elsewhere));
 }
 
 TEST(SavedVersion, AcceptsAnUnchangedTensorAndNamesAChangedOne) {

@@ -191,6 +191,42 @@ TEST_P(CheckpointChangesInside,
   });
 }
 
+// As in layer streaming: the weights are there only while the layer computes. Exchanging a tensor's
+// data leaves its version as it was.
+TEST_P(CheckpointChangesInside, AParametersDataMayBeExchangedAroundItsUse) {
+  const at::Tensor weights = torch::randn({6});
+  const at::Tensor idle = torch::zeros({6});
+  at::Tensor w = idle.clone().requires_grad_(true);
+  const auto f = [&](const at::Tensor& x, at::Tensor parameter) {
+    parameter.set_data(weights);
+    const at::Tensor y = x * parameter;
+    parameter.set_data(idle);
+    return y;
+  };
+  const auto captured = [&](const at::Tensor& x) { return f(x, w); };
+  const CheckpointOptions options = with_early_stop(GetParam());
+  EXPECT_TRUE(
+      same_bits(gradients_of([&] { return checkpoint(options, captured, x_); }, {x_}), {weights}));
+  EXPECT_TRUE(
+      same_bits(gradients_of([&] { return checkpoint(options, f, x_, w); }, {x_}), {weights}));
+}
+
+// The plain step would leak here: what it saved of `state` leads back to itself.
+TEST_P(CheckpointChangesInside, ATensorFromOutsideThatIsSavedAndThenChangedIsFreed) {
+  std::unique_ptr<StorageWatch> watch;
+  {
+    const at::Tensor state = leaf({6}) * 1;
+    watch = std::make_unique<StorageWatch>(state);
+    const auto f = [&](const at::Tensor& x) {
+      const at::Tensor y = x * 2;
+      state.add_(state.sin());
+      return y.exp();
+    };
+    checkpoint(with_early_stop(GetParam()), f, x_).sum().backward();
+  }
+  EXPECT_FALSE(watch->alive());
+}
+
 TEST_P(CheckpointChangesInside, AChangeOfATensorThatNobodySavedIsFine) {
   const auto f = [](const at::Tensor& x) { return x.sin().mul_(3).add_(1).exp(); };
   EXPECT_TRUE(
