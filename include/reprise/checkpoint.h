@@ -193,9 +193,8 @@ bool is_recomputing();
 // before):
 // - UsageError: options that exclude each other.
 // - in backward, DeterminismError: f saved another number of tensors, or others (with both lists);
-// an
-//   argument was changed in place; a saved tensor was read twice in one backward; reentrant under
-//   autograd::grad, or with no output that requires grad.
+//   an argument was changed in place; a saved tensor was read twice in one backward; reentrant
+//   under autograd::grad, or with no output that requires grad.
 // Warns when a reentrant region has no input that requires grad.
 template <class F, class... Args>
 auto checkpoint(const CheckpointOptions& options, F&& f, Args&&... args) {
