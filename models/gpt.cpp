@@ -25,18 +25,24 @@ namespace {
 constexpr std::int64_t kMlpFactor = 4;
 constexpr double kInitialDeviation = 0.02;
 
-void check_at_least_one(const char* name, std::int64_t value) {
+// Beyond any model, and small enough that products of two sizes stay within 64 bits.
+constexpr std::int64_t kLargestSize = std::int64_t{1} << 20;
+
+void check_size(const char* name, std::int64_t value) {
   if (value < 1) throw UsageError(fmt::format("{} is {}; it must be at least 1", name, value));
+  if (value > kLargestSize) {
+    throw UsageError(fmt::format("{} is {}; it must be at most {}", name, value, kLargestSize));
+  }
 }
 
 }  // namespace
 
 void check(const GptOptions& options) {
-  check_at_least_one("layers", options.layers);
-  check_at_least_one("width", options.width);
-  check_at_least_one("heads", options.heads);
-  check_at_least_one("context", options.context);
-  check_at_least_one("vocabulary", options.vocabulary);
+  check_size("layers", options.layers);
+  check_size("width", options.width);
+  check_size("heads", options.heads);
+  check_size("context", options.context);
+  check_size("vocabulary", options.vocabulary);
   if (options.width % options.heads != 0) {
     throw UsageError(fmt::format(
         "{} heads do not divide width {}; choose a width that is a multiple of heads, such as {}",

@@ -27,7 +27,7 @@ std::vector<std::size_t> random_starts(std::int64_t seed, std::int64_t index, st
                                        std::size_t text_size, std::int64_t context) {
   std::vector<std::size_t> starts;
   starts.reserve(static_cast<std::size_t>(batch));
-  const auto first = static_cast<std::uint64_t>(index * batch);
+  const auto first = static_cast<std::uint64_t>(index) * static_cast<std::uint64_t>(batch);
   for (std::int64_t row = 0; row < batch; ++row) {
     const std::uint64_t draw = splitmix64(splitmix64(static_cast<std::uint64_t>(seed)) + first +
                                           static_cast<std::uint64_t>(row));

@@ -7,14 +7,18 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cstdio>
 #include <exception>
 #include <memory>
 #include <new>
+#include <sstream>
 #include <string>
+#include <string_view>
+#include <utility>
 
+#include "apps/reprise/arguments.h"
 #include "apps/reprise/commands.h"
 #include "apps/reprise/help.h"
+#include "apps/reprise/streams.h"
 
 namespace reprise::app {
 
@@ -31,7 +35,7 @@ std::string command_name(const CLI::App& program) {
 }
 
 int report(const std::string& where, const std::string& what, int exit_code) {
-  fmt::print(stderr, "{}: {}\n", where, first_line(what));
+  print_error_line(where + ": " + what);
   return exit_code;
 }
 
@@ -39,7 +43,7 @@ std::string explain(const CLI::App& program, const CLI::ParseError& error) {
   const auto chosen = program.get_subcommands();
   const CLI::App& command = chosen.empty() ? program : *chosen.front();
   const auto unknown = command.remaining();
-  if (unknown.empty()) return first_line(error.what());
+  if (unknown.empty()) return error.what();
   // The value of an unknown option is among the unknown as well.
   const auto option =
       std::ranges::find_if(unknown, [](const auto& w) { return w.starts_with('-'); });
@@ -57,9 +61,57 @@ int report_parse_error(const CLI::App& program, const CLI::ParseError& error) {
                 kBadInput);
 }
 
-std::string with_remedy(const std::string& text) {
-  const bool out_of_memory = text.find("allocate") != std::string::npos;
-  return first_line(text) + (out_of_memory ? "; try a smaller --batch, or --strategy sqrt" : "");
+// "2.00 GiB" of LibTorch's "Tried to allocate 2.00 GiB. GPU 0 has ..."; empty if it does not say.
+std::string tried_to_allocate(const std::string& text) {
+  constexpr std::string_view kBefore = "ried to allocate ";
+  const auto found = text.find(kBefore);
+  if (found == std::string::npos) return "";
+  const auto begin = found + kBefore.size();
+  return text.substr(begin, text.find(". ", begin) - begin);
+}
+
+std::string with_remedy(const std::string& where, const std::string& text) {
+  if (text.find("allocate") == std::string::npos) return text;
+  const std::string tried = tried_to_allocate(text);
+  return fmt::format("{}; choose a smaller --batch, --context or --width{}",
+                     tried.empty() ? text : "out of memory: tried to allocate " + tried,
+                     where.ends_with("compare") ? "" : ", or --strategy sqrt");
+}
+
+int report_lost_output(const std::string& where, const std::string& reason) {
+  return report(where,
+                fmt::format("cannot write to standard output: {}; direct it to a place that can "
+                            "be written",
+                            reason),
+                kFailed);
+}
+
+// A result that nobody got is no success; after another error one line is enough.
+int with_output(const std::string& where, int exit_code) {
+  const auto reason = lost_output();
+  return reason && exit_code == 0 ? report_lost_output(where, *reason) : exit_code;
+}
+
+int print_information(const CLI::App& program, const CLI::ParseError& asked) {
+  std::ostringstream text;
+  const int exit_code = program.exit(asked, text, text);
+  print_result(text.str());
+  return exit_code;
+}
+
+int parse_and_run(CLI::App& program, const Chosen& chosen, int argc, const char* const* argv) {
+  try {
+    auto words = normalised_arguments(program, argc, argv);
+    std::ranges::reverse(words);
+    program.parse(std::move(words));
+  } catch (const UsageError& error) {
+    return report(command_name(program), error.what(), kBadInput);
+  } catch (const CLI::ParseError& error) {
+    // --help and --version arrive as errors whose code is success.
+    if (error.get_exit_code() == 0) return print_information(program, error);
+    return report_parse_error(program, error);
+  }
+  return run_and_report(command_name(program), chosen);
 }
 
 }  // namespace
@@ -70,11 +122,13 @@ int run_and_report(const std::string& where, const Chosen& chosen) {
   } catch (const UsageError& error) {
     return report(where, error.what(), kBadInput);
   } catch (const c10::Error& error) {
-    return report(where, with_remedy(error.what_without_backtrace()), kFailed);
+    return report(where, with_remedy(where, first_line(error.what_without_backtrace())), kFailed);
   } catch (const std::bad_alloc&) {
-    return report(where, with_remedy("cannot allocate memory"), kFailed);
-  } catch (const std::exception& error) {
+    return report(where, with_remedy(where, "cannot allocate memory"), kFailed);
+  } catch (const Error& error) {
     return report(where, error.what(), kFailed);
+  } catch (const std::exception& error) {
+    return report(where, first_line(error.what()), kFailed);
   }
 }
 
@@ -93,14 +147,8 @@ int run_command_line(int argc, const char* const* argv) {
   add_train(program, chosen);
   add_compare(program, chosen);
   add_info(program, chosen);
-  try {
-    program.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    // --help and --version arrive as errors whose code is success.
-    if (error.get_exit_code() == 0) return program.exit(error);
-    return report_parse_error(program, error);
-  }
-  return run_and_report(command_name(program), chosen);
+  const int exit_code = parse_and_run(program, chosen, argc, argv);
+  return with_output(command_name(program), exit_code);
 }
 
 }  // namespace reprise::app

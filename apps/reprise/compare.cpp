@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <CLI/App.hpp>
-#include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -12,10 +11,15 @@
 #include "apps/reprise/comparison.h"
 #include "apps/reprise/device.h"
 #include "apps/reprise/figures.h"
+#include "apps/reprise/memory_need.h"
+#include "apps/reprise/streams.h"
 
 namespace reprise::app {
 
 namespace {
+
+// The weights, their gradients, and the bits of the gradients that are the yardstick.
+constexpr int kCopiesOfWeights = 3;
 
 std::string percent(double part) { return fmt::format("{:.0f} %", 100 * part); }
 
@@ -26,7 +30,7 @@ void print_table(const CompareOptions& options, const std::vector<Measured>& all
   facts.add("data", fmt::format("{}, {} sequences a step", data.origin, options.batch));
   facts.add("machine", describe_machine(options, network.device()));
   if (options.reentrant) facts.add("regions", "reentrant");
-  fmt::print("{}\n", facts.text());
+  print_result(facts.text() + "\n");
 
   Table table({"strategy", "peak", "activations", "of none", "ms/step", "of none", "recomputing",
                "same gradients"});
@@ -39,8 +43,8 @@ void print_table(const CompareOptions& options, const std::vector<Measured>& all
                fmt::format("{:.2f}×", each.typical_milliseconds() / plain.typical_milliseconds()),
                percent(each.recompute_share), each.differing.empty() ? "yes" : "no"});
   }
-  fmt::print("{}\n", table.text());
-  fmt::print(
+  print_result(table.text() + "\n");
+  print_result(
       "peak: bytes alive at once, with weights and gradients; activations: above those before the "
       "step\n");
 }
@@ -62,12 +66,13 @@ void print_json(const CompareOptions& options, const std::vector<Measured>& all,
                                  {"threads", at::get_num_threads()},
                                  {"timed_steps", options.steps},
                                  {"strategies", rows}};
-  fmt::print("{}\n", result.dump(2));
+  print_result(result.dump(2) + "\n");
 }
 
 int compare(CompareOptions options) {
   check(options);
   const c10::Device device = parse_device(options.device);
+  check_memory(options, kCopiesOfWeights, device);
   if (options.threads > 0) at::set_num_threads(options.threads);
   const TextData data = load_text(options.data);
   check_context(data, options.gpt.context);

@@ -7,12 +7,12 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 
 #include "apps/reprise/device.h"
 #include "apps/reprise/figures.h"
 #include "apps/reprise/gradients.h"
 #include "apps/reprise/progress.h"
+#include "apps/reprise/streams.h"
 
 namespace reprise::app {
 
@@ -62,7 +62,7 @@ double Comparison::seconds_of_step(const Measured& measured, std::int64_t round)
   const auto starts = random_starts(options_.seed, round, options_.batch, data_.training.size(),
                                     options_.gpt.context);
   const Batch batch = cut(data_.training, starts, options_.gpt.context, network_.device());
-  at::manual_seed(static_cast<std::uint64_t>(options_.seed + round));
+  at::manual_seed(static_cast<std::uint64_t>(options_.seed) + static_cast<std::uint64_t>(round));
   synchronize(network_.device());
   const auto start = std::chrono::steady_clock::now();
   network_.run_backward(batch, measured.strategy);
@@ -87,9 +87,9 @@ int report_differences(const std::vector<Measured>& all) {
   int exit_code = 0;
   for (const Measured& each : all) {
     if (each.differing.empty()) continue;
-    fmt::print(stderr,
-               "reprise compare: under {} the gradient of {} differs from the plain step's\n",
-               each.strategy.name(), each.differing);
+    print_error_line(
+        fmt::format("reprise compare: under {} the gradient of {} differs from the plain step's",
+                    each.strategy.name(), each.differing));
     exit_code = 1;
   }
   return exit_code;

@@ -28,11 +28,11 @@ class Table {
   std::vector<std::vector<std::string>> rows_;
 };
 
-// "name   value" lines, aligned.
+// "name   value" lines, aligned. Values are escaped, for they may hold paths.
 class Facts {
  public:
-  void add(std::string name, std::string value) {
-    entries_.emplace_back(std::move(name), std::move(value));
+  void add(std::string name, const std::string& value) {
+    entries_.emplace_back(std::move(name), escape(value));
   }
   std::string text() const;
 

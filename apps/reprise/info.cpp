@@ -9,10 +9,8 @@
 #include <fmt/ranges.h>
 #include <reprise/memory.h>
 #include <reprise/version.h>
-#include <unistd.h>
 
 #include <CLI/App.hpp>
-#include <cstdio>
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -22,6 +20,9 @@
 #include "apps/reprise/commands.h"
 #include "apps/reprise/device.h"
 #include "apps/reprise/figures.h"
+#include "apps/reprise/memory_need.h"
+#include "apps/reprise/option_group.h"
+#include "apps/reprise/streams.h"
 
 namespace reprise::app {
 
@@ -78,8 +79,7 @@ nlohmann::json collect() {
           {"cpu_allocations_counted", allocations_are_counted()},
           {"cores", std::thread::hardware_concurrency()},
           {"threads", at::get_num_threads()},
-          {"memory_bytes", static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) *
-                               static_cast<std::int64_t>(sysconf(_SC_PAGE_SIZE))},
+          {"memory_bytes", static_cast<std::int64_t>(physical_memory())},
           {"cpu_kernels", at::get_cpu_capability()},
           {"cpu_features", cpu_features()},
           {"onednn", at::globalContext().hasMKLDNN()},
@@ -111,12 +111,12 @@ void print(const nlohmann::json& info) {
   facts.add("oneDNN, MKL",
             fmt::format("{}, {}", yes_or_no(info.at("onednn")), yes_or_no(info.at("mkl"))));
   facts.add("pinned host memory", info.at("pinned_memory") ? "yes" : "no, there is no accelerator");
-  fmt::print("{}", facts.text());
+  print_result(facts.text());
 }
 
 int info(bool json) {
   const nlohmann::json collected = collect();
-  json ? fmt::print("{}\n", collected.dump(2)) : print(collected);
+  json ? print_result(collected.dump(2) + "\n") : print(collected);
   return 0;
 }
 
@@ -126,7 +126,8 @@ void add_info(CLI::App& program, Chosen& chosen) {
   auto* command =
       program.add_subcommand("info", "Show versions, devices and what of this machine is used");
   auto json = std::make_shared<bool>(false);
-  command->add_flag("--json", *json, "print one JSON object instead of a table")->group("Output");
+  OptionGroup output(*command, "Output");
+  output.flag("--json", *json, "print one JSON object instead of a table");
   command->callback([json, &chosen] { chosen = [json] { return info(*json); }; });
 }
 

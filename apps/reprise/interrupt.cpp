@@ -17,13 +17,14 @@ InterruptScope::InterruptScope() {
   action.sa_handler = note;
   // Back to the default with the first signal; interrupted system calls go on.
   action.sa_flags = static_cast<int>(SA_RESETHAND) | SA_RESTART;
-  sigaction(SIGINT, &action, &interrupt_before_);
-  sigaction(SIGTERM, &action, &terminate_before_);
+  for (std::size_t i = 0; i < kSignals.size(); ++i) {
+    sigaction(kSignals[i], nullptr, &before_[i]);
+    if (before_[i].sa_handler != SIG_IGN) sigaction(kSignals[i], &action, nullptr);
+  }
 }
 
 InterruptScope::~InterruptScope() {
-  sigaction(SIGINT, &interrupt_before_, nullptr);
-  sigaction(SIGTERM, &terminate_before_, nullptr);
+  for (std::size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &before_[i], nullptr);
 }
 
 int InterruptScope::signal() const { return received_signal; }

@@ -5,13 +5,15 @@
 #include <fmt/format.h>
 #include <reprise/error.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <exception>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <system_error>
 
+#include "apps/reprise/regular_file.h"
 #include "apps/reprise/sealed_file.h"
 
 namespace reprise::app {
@@ -20,19 +22,37 @@ namespace fs = std::filesystem;
 
 namespace {
 
+constexpr const char* kRemedy = "choose another file with --metrics";
+
+// The step of a line that this class has written; none for any other text.
+std::optional<std::int64_t> step_of(const std::string& line) {
+  const auto object = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+  const auto step = object.is_object() ? object.find("step") : object.end();
+  if (step == object.end() || !step->is_number_integer()) return std::nullopt;
+  return step->get<std::int64_t>();
+}
+
+// Anything but metrics may be a text that somebody needs.
+[[noreturn]] void refuse_line(const std::string& path, std::size_t number) {
+  throw UsageError(
+      fmt::format("{} is no file of metrics, for line {} is none, and would be lost; {}", path,
+                  number, kRemedy));
+}
+
 std::string lines_before(const std::string& path, std::int64_t first_step) {
-  std::ifstream stream(path);
-  if (!stream) {
-    throw UsageError(fmt::format(
-        "cannot read {}; check its permissions, or choose another file with --metrics", path));
-  }
+  const std::string text = read_regular_file(path, kRemedy);
   std::string kept;
-  for (std::string line; std::getline(stream, line);) {
-    const auto object = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-    // A line that a killed run left half written does not parse.
-    const auto step = object.is_object() ? object.find("step") : object.end();
-    if (step == object.end() || !step->is_number_integer()) continue;
-    if (step->get<std::int64_t>() < first_step) kept += line + "\n";
+  std::size_t number = 1;
+  for (std::size_t begin = 0, end; begin < text.size(); begin = end, ++number) {
+    const std::size_t newline = text.find('\n', begin);
+    end = std::min(newline, text.size() - 1) + 1;
+    const std::string line = text.substr(begin, end - begin);
+    const std::optional<std::int64_t> step = step_of(line);
+    const bool is_last = newline == std::string::npos;
+    // A killed run leaves its last line half written.
+    const bool is_cut = is_last && line.starts_with('{') && !nlohmann::json::accept(line);
+    if (!step && !is_cut) refuse_line(path, number);
+    if (step && *step < first_step) kept += line + (is_last ? "\n" : "");
   }
   return kept;
 }
@@ -41,12 +61,14 @@ std::string lines_before(const std::string& path, std::int64_t first_step) {
 void drop_lines_from(const std::string& path, std::int64_t first_step) {
   try {
     // A link stays one; what is no file, such as a pipe, holds nothing to drop.
-    if (!fs::is_regular_file(path)) return;
-    replace_file(fs::canonical(path), {lines_before(path, first_step)});
+    std::error_code error;
+    if (!fs::is_regular_file(path, error)) return;
+    const std::string kept = lines_before(path, first_step);
+    if (first_step > 1) replace_file(fs::canonical(path), {kept});
   } catch (const UsageError&) {
     throw;
   } catch (const std::exception& error) {
-    throw UsageError(fmt::format("{}; choose another file with --metrics", error.what()));
+    throw UsageError(fmt::format("{}; {}", error.what(), kRemedy));
   }
 }
 
@@ -54,12 +76,11 @@ void drop_lines_from(const std::string& path, std::int64_t first_step) {
 
 MetricsFile::MetricsFile(const std::string& path, std::int64_t first_step) : path_(path) {
   if (path.empty()) return;
-  const bool resumed = first_step > 1;
-  if (resumed) drop_lines_from(path, first_step);
-  file_.reset(std::fopen(path.c_str(), resumed ? "a" : "w"));
+  drop_lines_from(path, first_step);
+  file_.reset(std::fopen(path.c_str(), first_step > 1 ? "a" : "w"));
   if (!file_) {
-    throw UsageError(fmt::format("cannot write {} ({}); choose another file with --metrics", path,
-                                 std::generic_category().message(errno)));
+    throw UsageError(fmt::format("cannot write {} ({}); {}", path,
+                                 std::generic_category().message(errno), kRemedy));
   }
 }
 

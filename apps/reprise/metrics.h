@@ -13,10 +13,10 @@ class MetricsFile {
  public:
   // path empty: write() does nothing. first_step 1: an existing file is replaced; later: its lines
   // for earlier steps are kept, and those that the resumed run will write again are dropped. Throws
-  // UsageError if the file cannot be written.
+  // UsageError if the file cannot be written, or if it holds anything but metrics.
   MetricsFile(const std::string& path, std::int64_t first_step);
 
-  // One line, flushed. Throws Error if the disk is full.
+  // One line, flushed. Throws Error, naming path and reason, if it cannot be written.
   void write(const nlohmann::json& object);
 
  private:

@@ -5,12 +5,13 @@
 #include <fmt/ranges.h>
 #include <reprise/error.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cmath>
+#include <iterator>
+#include <limits>
 #include <nlohmann/json.hpp>
-#include <type_traits>
+#include <thread>
 
+#include "apps/reprise/option_group.h"
 #include "models/strategy.h"
 
 namespace reprise::app {
@@ -21,138 +22,152 @@ void check_choice(const char* option, const std::string& value,
                   const std::vector<std::string>& choices) {
   if (std::ranges::find(choices, value) == choices.end()) {
     throw UsageError(
-        fmt::format("unknown {} '{}'; choose one of {}", option, value, fmt::join(choices, ", ")));
+        fmt::format("{} is '{}': choose one of {}", option, value, fmt::join(choices, ", ")));
   }
 }
 
-template <class T>
-void check_at_least(const char* option, T value, T bound) {
-  if (!(value >= bound)) {
-    throw UsageError(fmt::format("{} {}: must be at least {}", option, value, bound));
-  }
+// Bounds that no run of this program needs to exceed, and that keep all products of sizes within
+// 64 bits.
+constexpr std::int64_t kMostLayers = std::int64_t{1} << 16;
+constexpr std::int64_t kMostSize = std::int64_t{1} << 20;
+constexpr std::int64_t kMostSteps = 1'000'000'000'000;
+constexpr std::int64_t kMostSeed = std::numeric_limits<std::int64_t>::max();
+
+std::int64_t most_threads() {
+  return std::max<std::int64_t>(1024, 4 * std::int64_t{std::thread::hardware_concurrency()});
 }
-
-// Adds options to a group of the help text; their present values are the defaults that it shows. Of
-// an option given twice the last counts, so that a script's options can be overridden.
-class Group {
- public:
-  Group(CLI::App& command, const char* name) : command_(command), name_(name) {}
-
-  template <class T>
-  CLI::Option* value(const char* option, const char* type, T& target, const char* help) {
-    return command_.add_option(option, target, help)
-        ->type_name(type)
-        ->capture_default_str()
-        ->group(name_)
-        ->multi_option_policy(policy<T>());
-  }
-  // Without a default to show.
-  template <class T>
-  CLI::Option* optional(const char* option, const char* type, T& target, const char* help) {
-    return command_.add_option(option, target, help)
-        ->type_name(type)
-        ->group(name_)
-        ->multi_option_policy(policy<T>());
-  }
-  void flag(const char* option, bool& target, const char* help) {
-    command_.add_flag(option, target, help)->group(name_);
-  }
-
- private:
-  template <class T>
-  static CLI::MultiOptionPolicy policy() {
-    constexpr bool is_list = std::is_same_v<T, std::vector<std::string>>;
-    return is_list ? CLI::MultiOptionPolicy::TakeAll : CLI::MultiOptionPolicy::TakeLast;
-  }
-
-  CLI::App& command_;
-  const char* name_;
-};
 
 void bind_model(CLI::App& command, RunOptions& options) {
-  Group model(command, "Model");
-  model.value("--model", "NAME", options.model, "which network: gpt");
-  model.value("--layers", "N", options.gpt.layers, "number of blocks");
-  model.value("--width", "N", options.gpt.width, "of the residual stream; a multiple of --heads");
-  model.value("--heads", "N", options.gpt.heads, "attention heads");
-  model.value("--context", "N", options.gpt.context,
+  OptionGroup model(command, "Model");
+  model.text("--model", "NAME", options.model, "which network: gpt");
+  model.whole("--layers", options.gpt.layers, {1, kMostLayers}, "number of blocks");
+  model.whole("--width", options.gpt.width, {1, kMostSize},
+              "of the residual stream; a multiple of --heads");
+  model.whole("--heads", options.gpt.heads, {1, kMostSize}, "attention heads");
+  model.whole("--context", options.gpt.context, {1, kMostSize},
               "sequence length in tokens; a token is a byte");
-  model.value("--attention", "KIND", options.attention,
-              "fused, or unfused (stores context² weights)");
-  model.value("--dropout", "P", options.gpt.dropout, "probability in [0, 1)");
-  Group data(command, "Data");
-  data.optional("--data", "PATH", options.data,
-                "text files, or folders to search for prose and source code, without\n"
-                "hidden and build folders; if not given, those of this repository");
-  data.value("--batch", "N", options.batch, "sequences run at once");
-  data.value("--seed", "N", options.seed, "of weights, dropout and the order of the data");
+  model.text("--attention", "KIND", options.attention,
+             "fused, or unfused (stores context² weights)");
+  model.real("--dropout", options.gpt.dropout, {.least = 0, .most = 1, .without_most = true},
+             "probability in [0, 1)");
+  OptionGroup data(command, "Data");
+  data.paths("--data", options.data,
+             "text files, or folders to search for prose and source code, without\n"
+             "hidden and build folders; if not given, those of this repository");
+  data.whole("--batch", options.batch, {1, kMostSize}, "sequences run at once");
+  data.whole("--seed", options.seed, {0, kMostSeed},
+             "of weights, dropout and the order of the data");
 }
 
 void bind_machine(CLI::App& command, RunOptions& options) {
-  Group output(command, "Output");
+  OptionGroup output(command, "Output");
   output.flag("--json", options.json, "print one JSON object instead of a table");
-  Group machine(command, "Machine");
-  machine.value("--dtype", "TYPE", options.dtype, "f32, or bf16 (by autocast; weights stay f32)");
-  machine.value("--device", "NAME", options.device, "auto, cpu, or an accelerator such as cuda:0");
-  machine.value("--threads", "N", options.threads, "CPU threads; 0: as many as LibTorch chooses");
+  OptionGroup machine(command, "Machine");
+  machine.text("--dtype", "TYPE", options.dtype, "f32, or bf16 (by autocast; weights stay f32)");
+  machine.text("--device", "NAME", options.device, "auto, cpu, or an accelerator such as cuda:0");
+  machine.whole("--threads", options.threads, {0, most_threads()},
+                "CPU threads; 0: as many as LibTorch chooses");
 }
 
 constexpr const char* kReentrantHelp = "use the reentrant variant of checkpointing";
 
+// As models::check() does, in the spelling of the options.
+void check_heads(const models::GptOptions& gpt) {
+  if (gpt.width % gpt.heads == 0) return;
+  throw UsageError(
+      fmt::format("--heads {} does not divide --width {}: choose a --width that is a multiple of "
+                  "--heads, such as {}",
+                  gpt.heads, gpt.width, (gpt.width / gpt.heads + 1) * gpt.heads));
+}
+
 void check_run(RunOptions& options) {
-  check_choice("model", options.model, {"gpt"});
-  check_choice("attention", options.attention, {"fused", "unfused"});
-  check_choice("dtype", options.dtype, {"f32", "bf16"});
+  check_choice("--model", options.model, {"gpt"});
+  check_choice("--attention", options.attention, {"fused", "unfused"});
+  check_choice("--dtype", options.dtype, {"f32", "bf16"});
   options.gpt.fused_attention = options.attention == "fused";
+  check_heads(options.gpt);
   models::check(options.gpt);
-  check_at_least<std::int64_t>("--batch", options.batch, 1);
-  check_at_least<std::int64_t>("--seed", options.seed, 0);
-  check_at_least("--threads", options.threads, 0);
+}
+
+void check_reentrant(const RunOptions& options, bool recomputes) {
+  if (!options.reentrant || recomputes) return;
+  throw UsageError(
+      "--reentrant has no effect with strategy none, which recomputes nothing: leave it out or "
+      "choose a strategy such as sqrt");
+}
+
+void check_saving(const TrainOptions& options) {
+  if (options.stop_after > options.steps) {
+    throw UsageError(
+        fmt::format("--stop-after {} is beyond --steps {}: give at most as many, or more --steps",
+                    options.stop_after, options.steps));
+  }
+  if (!options.checkpoint_dir.empty()) return;
+  const char* needs = options.resume                 ? "--resume"
+                      : options.checkpoint_every > 0 ? "--checkpoint-every"
+                      : options.stop_after > 0       ? "--stop-after"
+                                                     : nullptr;
+  if (needs) throw UsageError(fmt::format("{} needs a folder: add --checkpoint-dir DIR", needs));
+}
+
+const std::vector<std::string>& usual_strategies() {
+  static const std::vector<std::string> names = {"none", "sqrt", "segments:4", "every-block"};
+  return names;
+}
+
+bool fits(const std::string& strategy, std::int64_t layers) {
+  try {
+    models::Strategy::parse(strategy).check(layers);
+    return true;
+  } catch (const UsageError&) {
+    return false;
+  }
 }
 
 }  // namespace
 
 void bind(CLI::App& command, TrainOptions& options) {
   bind_model(command, options);
-  Group training(command, "Training");
-  training.value("--steps", "N", options.steps,
+  OptionGroup training(command, "Training");
+  training.whole("--steps", options.steps, {1, kMostSteps},
                  "optimizer steps in all, those before a resume included");
-  training.value("--accumulate", "N", options.accumulate, "batches whose gradients make one step");
-  training.value("--lr", "RATE", options.learning_rate, "peak learning rate of AdamW");
-  training.optional("--warmup", "N", options.warmup,
-                    "steps until the peak, before a cosine decay to a tenth of it;\n"
-                    "if not given, a tenth of --steps, at most 100");
-  training.value("--weight-decay", "W", options.weight_decay,
-                 "of matrices; biases and norms have none");
-  training.value("--clip", "NORM", options.clip, "largest norm of the gradients; 0: no clipping");
-  Group memory(command, "Memory");
-  memory.value("--strategy", "NAME", options.strategy,
-               "which blocks are recomputed in backward: none, every-block,\n"
-               "segments:K, sqrt, from-input");
+  training.whole("--accumulate", options.accumulate, {1, kMostSize},
+                 "batches whose gradients make one step");
+  training.real("--lr", options.learning_rate, {.least = 0, .most = 10, .without_least = true},
+                "peak learning rate of AdamW");
+  training.whole("--warmup", options.warmup, {0, kMostSteps},
+                 "steps until the peak, before a cosine decay to a tenth of it;\n"
+                 "if not given, a tenth of --steps, at most 100");
+  training.real("--weight-decay", options.weight_decay, {.least = 0, .most = 10},
+                "of matrices; biases and norms have none");
+  training.real("--clip", options.clip, {.least = 0, .most = 1e6},
+                "largest norm of the gradients; 0: no clipping");
+  OptionGroup memory(command, "Memory");
+  memory.text("--strategy", "NAME", options.strategy,
+              "which blocks are recomputed in backward: none, every-block,\n"
+              "segments:K, sqrt, from-input");
   memory.flag("--reentrant", options.reentrant, kReentrantHelp);
-  Group saving(command, "Saving");
-  saving.optional("--checkpoint-dir", "DIR", options.checkpoint_dir,
-                  "save the run there: at the end, and when it is interrupted");
-  saving.value("--checkpoint-every", "N", options.checkpoint_every,
+  OptionGroup saving(command, "Saving");
+  saving.path("--checkpoint-dir", "DIR", options.checkpoint_dir,
+              "save the run there: at the end, and when it is interrupted");
+  saving.whole("--checkpoint-every", options.checkpoint_every, {0, kMostSteps},
                "and every so many steps; 0: not in between");
-  saving.value("--stop-after", "N", options.stop_after,
+  saving.whole("--stop-after", options.stop_after, {0, kMostSteps},
                "save and stop after so many steps of this call; 0: never");
   saving.flag("--resume", options.resume, "go on, bit for bit, from what --checkpoint-dir holds");
-  Group output(command, "Output");
-  output.optional("--metrics", "FILE", options.metrics, "write one JSON object a step to it");
+  OptionGroup output(command, "Output");
+  output.path("--metrics", "FILE", options.metrics, "write one JSON object a step to it");
   output.flag("--sample", options.sample, "print a line written by the model at the end");
   bind_machine(command, options);
 }
 
 void bind(CLI::App& command, CompareOptions& options) {
-  Group measuring(command, "Measuring");
-  measuring
-      .value("--strategies", "LIST", options.strategies,
-             "to compare, with commas between: none, every-block, segments:K,\n"
-             "sqrt, from-input; none is always measured, as the yardstick")
-      ->delimiter(',')
-      ->default_str(fmt::format("{}", fmt::join(options.strategies, ",")));
-  measuring.value("--steps", "N", options.steps, "timed steps under each strategy");
+  OptionGroup measuring(command, "Measuring");
+  measuring.names("--strategies", options.strategies,
+                  fmt::format("{}", fmt::join(usual_strategies(), ",")),
+                  "to compare, with commas between: none, every-block, segments:K,\n"
+                  "sqrt, from-input; none is always measured, as the yardstick");
+  measuring.whole("--steps", options.steps, {1, kMostSteps}, "timed steps under each strategy");
   measuring.flag("--reentrant", options.reentrant, kReentrantHelp);
   bind_model(command, options);
   bind_machine(command, options);
@@ -161,30 +176,22 @@ void bind(CLI::App& command, CompareOptions& options) {
 void check(TrainOptions& options) {
   check_run(options);
   models::Strategy::parse(options.strategy).check(options.gpt.layers);
-  check_at_least<std::int64_t>("--steps", options.steps, 1);
-  check_at_least<std::int64_t>("--accumulate", options.accumulate, 1);
-  check_at_least<std::int64_t>("--checkpoint-every", options.checkpoint_every, 0);
-  check_at_least<std::int64_t>("--stop-after", options.stop_after, 0);
-  check_at_least("--lr", options.learning_rate, 0.0);
-  check_at_least("--weight-decay", options.weight_decay, 0.0);
-  check_at_least("--clip", options.clip, 0.0);
+  check_reentrant(options, options.strategy != "none");
   if (!options.warmup) options.warmup = std::min<std::int64_t>(100, options.steps / 10);
-  check_at_least<std::int64_t>("--warmup", *options.warmup, 0);
-  if (options.checkpoint_dir.empty()) {
-    const char* needs = options.resume                 ? "--resume"
-                        : options.checkpoint_every > 0 ? "--checkpoint-every"
-                        : options.stop_after > 0       ? "--stop-after"
-                                                       : nullptr;
-    if (needs) throw UsageError(fmt::format("{} needs a folder: add --checkpoint-dir DIR", needs));
-  }
+  check_saving(options);
 }
 
 void check(CompareOptions& options) {
   check_run(options);
-  check_at_least<std::int64_t>("--steps", options.steps, 1);
+  if (options.strategies.empty()) {
+    std::ranges::copy_if(usual_strategies(), std::back_inserter(options.strategies),
+                         [&](const auto& each) { return fits(each, options.gpt.layers); });
+  }
   for (const std::string& strategy : options.strategies) {
     models::Strategy::parse(strategy).check(options.gpt.layers);
   }
+  check_reentrant(options, std::ranges::any_of(options.strategies,
+                                               [](const auto& each) { return each != "none"; }));
 }
 
 nlohmann::json describe(const RunOptions& options) {

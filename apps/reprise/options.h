@@ -47,7 +47,7 @@ struct TrainOptions : RunOptions {
 };
 
 struct CompareOptions : RunOptions {
-  std::vector<std::string> strategies = {"none", "sqrt", "segments:4", "every-block"};
+  std::vector<std::string> strategies;  // empty: the usual ones that fit the model
   std::int64_t steps = 5;
 };
 

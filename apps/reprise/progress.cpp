@@ -56,16 +56,20 @@ ProgressLine::ProgressLine(std::FILE* stream) : stream_(stream), enabled_(can_re
 void ProgressLine::show(const std::vector<std::string>& parts) {
   const auto now = std::chrono::steady_clock::now();
   if (!enabled_ || (drawn_ && now - last_ < kBetweenDrawings)) return;
-  fmt::print(stream_, "\r{}\x1b[K", fit_into(parts, terminal_columns(stream_)));
-  std::fflush(stream_);
+  write("\r" + fit_into(parts, terminal_columns(stream_)) + "\x1b[K");
   drawn_ = true;
   last_ = now;
 }
 
+// A terminal that was closed is no reason to end the run.
+void ProgressLine::write(const std::string& text) {
+  std::fputs(text.c_str(), stream_);
+  std::fflush(stream_);
+}
+
 void ProgressLine::clear() {
   if (!drawn_) return;
-  fmt::print(stream_, "\r\x1b[K");
-  std::fflush(stream_);
+  write("\r\x1b[K");
   drawn_ = false;
 }
 

@@ -40,6 +40,8 @@ class ProgressLine {
   void clear();
 
  private:
+  void write(const std::string& text);
+
   std::FILE* stream_;
   bool enabled_;
   bool drawn_ = false;

@@ -12,9 +12,9 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
-#include <fstream>
-#include <iterator>
 #include <system_error>
+
+#include "apps/reprise/regular_file.h"
 
 namespace reprise::app {
 
@@ -70,8 +70,10 @@ class Descriptor {
 
 }  // namespace
 
+fs::path path_aside(const fs::path& path) { return path.string() + ".partial"; }
+
 void replace_file(const fs::path& path, std::initializer_list<std::string_view> parts) {
-  const fs::path aside = path.string() + ".partial";
+  const fs::path aside = path_aside(path);
   try {
     Descriptor file(aside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC);
     for (const std::string_view part : parts) file.write(part);
@@ -92,11 +94,7 @@ void write_sealed(const fs::path& path, std::string_view contents) {
 }
 
 std::string read_sealed(const fs::path& path) {
-  std::ifstream stream(path, std::ios::binary);
-  std::string bytes{std::istreambuf_iterator<char>(stream), {}};
-  if (!stream.is_open() || stream.bad()) {
-    throw UsageError(fmt::format("cannot read {}; check its permissions", path.string()));
-  }
+  std::string bytes = read_regular_file(path, "choose another --checkpoint-dir");
   Seal found;
   if (bytes.size() < sizeof found || !bytes.starts_with(kMagic)) {
     throw UsageError(
@@ -124,12 +122,13 @@ std::string read_sealed(const fs::path& path) {
 void require_writable_folder(const fs::path& folder) {
   std::error_code error;
   fs::create_directories(folder, error);
-  if (!fs::is_directory(folder) || ::access(folder.c_str(), W_OK | X_OK) != 0) {
-    const std::string reason = error ? error.message() : std::generic_category().message(errno);
-    throw UsageError(
-        fmt::format("cannot write to folder {} ({}); choose another with --checkpoint-dir",
-                    folder.string(), reason));
-  }
+  std::error_code ignored;
+  const bool is_folder = fs::is_directory(folder, ignored);
+  if (is_folder && ::access(folder.c_str(), W_OK | X_OK) == 0) return;
+  const int reason = is_folder ? errno : error ? error.value() : ENOTDIR;
+  throw UsageError(
+      fmt::format("cannot write to folder {} ({}); choose another with --checkpoint-dir",
+                  folder.string(), std::generic_category().message(reason)));
 }
 
 }  // namespace reprise::app

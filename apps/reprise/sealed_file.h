@@ -12,6 +12,9 @@
 
 namespace reprise::app {
 
+// The second file, which is there only while the first is replaced.
+std::filesystem::path path_aside(const std::filesystem::path& path);
+
 // Replaces the file in one step by the parts, joined. Throws Error, naming the path and the
 // system's reason, if it cannot; the earlier file is then untouched, and nothing left beside it.
 void replace_file(const std::filesystem::path& path, std::initializer_list<std::string_view> parts);

@@ -3,7 +3,6 @@
 
 #define XXH_INLINE_ALL
 #include <fmt/format.h>
-#include <reprise/bytes.h>
 #include <reprise/error.h>
 #include <xxhash.h>
 
@@ -11,9 +10,9 @@
 #include <array>
 #include <cctype>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <system_error>
+
+#include "apps/reprise/regular_file.h"
 
 namespace reprise::app {
 
@@ -29,21 +28,22 @@ constexpr std::array<std::string_view, 19> kTextExtensions = {
     "",    ".c",  ".cc",  ".cmake", ".cpp", ".css",  ".h",   ".hpp",  ".html", ".js",
     ".md", ".py", ".rst", ".sh",    ".tex", ".toml", ".txt", ".yaml", ".yml"};
 
-std::string read_file(const fs::path& path) {
-  std::ifstream stream(path, std::ios::binary);
-  std::string bytes{std::istreambuf_iterator<char>(stream), {}};
-  if (!stream.is_open() || stream.bad()) {
-    throw UsageError(fmt::format("cannot read {}; check its permissions", path.string()));
-  }
-  return bytes;
+// One byte of so many is kept for validation.
+constexpr std::size_t kValidationShare = 10;
+
+constexpr const char* kRemedy = "give text files with --data";
+
+[[noreturn]] void fail(const fs::path& path, const std::error_code& error) {
+  throw UsageError(fmt::format("cannot read {}: {}; {}", path.string(), error.message(), kRemedy));
 }
 
 bool is_hidden(const fs::path& path) { return path.filename().string().starts_with('.'); }
 
 // Build trees and virtual environments hold text that nobody wrote.
 bool is_generated(const fs::path& folder) {
-  return folder.filename() == "build" || fs::exists(folder / "CMakeCache.txt") ||
-         fs::exists(folder / "pyvenv.cfg");
+  std::error_code error;
+  return folder.filename() == "build" || fs::exists(folder / "CMakeCache.txt", error) ||
+         fs::exists(folder / "pyvenv.cfg", error);
 }
 
 bool has_text_extension(const fs::path& path) {
@@ -60,20 +60,38 @@ bool is_among(const Paths& paths, const fs::path& path) {
   });
 }
 
-Paths files_below(const fs::path& folder, const Paths& left_out) {
-  Paths files;
-  const auto options = fs::directory_options::skip_permission_denied;
-  for (auto entry = fs::recursive_directory_iterator(folder, options);
-       entry != fs::recursive_directory_iterator(); ++entry) {
-    if (entry->is_directory()) {
-      if (is_hidden(*entry) || is_generated(*entry) || is_among(left_out, *entry)) {
-        entry.disable_recursion_pending();
-      }
-    } else if (entry->is_regular_file() && !is_hidden(*entry) && has_text_extension(*entry) &&
-               !is_among(left_out, *entry)) {
-      files.push_back(entry->path());
+// What the folder itself holds; nothing, with the error set, if it cannot be searched.
+Paths entries_of(const fs::path& folder, std::error_code& error) {
+  Paths entries;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    entries.push_back(entry->path());
+  }
+  return entries;
+}
+
+// Links to folders are not followed, for they may lead back; what cannot be looked at is passed
+// over.
+void collect(const Paths& entries, const Paths& left_out, Paths& files) {
+  for (const fs::path& path : entries) {
+    std::error_code error;
+    const fs::file_type own = fs::symlink_status(path, error).type();
+    const fs::file_type type = fs::status(path, error).type();
+    if (is_hidden(path) || is_among(left_out, path)) continue;
+    if (own == fs::file_type::directory && !is_generated(path)) {
+      collect(entries_of(path, error), left_out, files);
+    } else if (type == fs::file_type::regular && has_text_extension(path)) {
+      files.push_back(path);
     }
   }
+}
+
+Paths files_below(const fs::path& folder, const Paths& left_out) {
+  std::error_code error;
+  const Paths entries = entries_of(folder, error);
+  if (error) fail(folder, error);
+  Paths files;
+  collect(entries, left_out, files);
   std::ranges::sort(files);
   return files;
 }
@@ -81,7 +99,7 @@ Paths files_below(const fs::path& folder, const Paths& left_out) {
 void append_folder(const fs::path& folder, const Paths& left_out, TextData& data,
                    std::string& all) {
   for (const fs::path& file : files_below(folder, left_out)) {
-    const std::string bytes = read_file(file);
+    const std::string bytes = read_regular_file(file, kRemedy);
     if (bytes.empty() || looks_binary(bytes)) continue;
     all += bytes;
     ++data.files;
@@ -89,17 +107,17 @@ void append_folder(const fs::path& folder, const Paths& left_out, TextData& data
 }
 
 void append_file(const fs::path& file, TextData& data, std::string& all) {
-  const std::string bytes = read_file(file);
+  const std::string bytes = read_regular_file(file, kRemedy);
   if (looks_binary(bytes)) {
-    throw UsageError(
-        fmt::format("{} is a binary file; give text files with --data", file.string()));
+    throw UsageError(fmt::format("{} is a binary file; {}", file.string(), kRemedy));
   }
   all += bytes;
   ++data.files;
 }
 
 std::string default_folder() {
-  return fs::is_directory(REPRISE_SOURCE_DIR) ? REPRISE_SOURCE_DIR : fs::current_path().string();
+  std::error_code error;
+  return fs::is_directory(REPRISE_SOURCE_DIR, error) ? REPRISE_SOURCE_DIR : ".";
 }
 
 }  // namespace
@@ -115,10 +133,10 @@ TextData load_text(const std::vector<std::string>& paths, const Paths& left_out)
   for (const std::string& source : sources) {
     std::error_code error;
     const fs::file_status status = fs::status(source, error);
-    if (!fs::exists(status)) {
-      throw UsageError(
-          fmt::format("no such file or folder: {}; give text files with --data", source));
+    if (status.type() == fs::file_type::not_found) {
+      throw UsageError(fmt::format("no such file or folder: {}; {}", source, kRemedy));
     }
+    if (status.type() == fs::file_type::none) fail(source, error);
     fs::is_directory(status) ? append_folder(source, left_out, data, all)
                              : append_file(source, data, all);
   }
@@ -133,7 +151,7 @@ TextData load_text(const std::vector<std::string>& paths, const Paths& left_out)
   }
   data.origin = data.files == 1 ? named : fmt::format("{} files of {}", data.files, named);
   data.fingerprint = XXH3_64bits(all.data(), all.size());
-  const std::size_t split = all.size() - all.size() / 10;
+  const std::size_t split = all.size() - all.size() / kValidationShare;
   data.validation = all.substr(split);
   all.resize(split);
   data.training = std::move(all);
@@ -141,13 +159,14 @@ TextData load_text(const std::vector<std::string>& paths, const Paths& left_out)
 }
 
 void check_context(const TextData& data, std::int64_t context) {
-  const auto shorter = std::min(data.training.size(), data.validation.size());
-  if (static_cast<std::int64_t>(shorter) <= context) {
-    throw UsageError(fmt::format(
-        "context {} is longer than the data: {} bytes to train on and {} to validate on, and both "
-        "need at least {}; give more --data or a shorter --context",
-        context, data.training.size(), data.validation.size(), context + 1));
-  }
+  // The smaller part, whatever the size of the data.
+  const auto needed = static_cast<std::size_t>(context) + 1;
+  if (data.validation.size() >= needed) return;
+  throw UsageError(fmt::format(
+      "--context {} is longer than the part of the data kept for validation, a tenth: {} of {} "
+      "bytes, where {} are needed; give --data of at least {} bytes, or a shorter --context",
+      context, data.validation.size(), data.training.size() + data.validation.size(), needed,
+      needed * kValidationShare));
 }
 
 }  // namespace reprise::app

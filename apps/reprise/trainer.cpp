@@ -4,6 +4,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/isfinite.h>
 #include <ATen/ops/multinomial.h>
 #include <ATen/ops/softmax.h>
 #include <ATen/ops/zeros.h>
@@ -89,8 +90,8 @@ StepReport Trainer::step() {
 
 double Trainer::finite_loss(double loss) const {
   if (std::isfinite(loss)) return loss;
-  throw Error(fmt::format("the loss is {} at step {}; try a lower --lr or a longer --warmup", loss,
-                          done_ + 1));
+  throw Error(fmt::format("the loss is {} at step {}; try a smaller --lr or a longer --warmup",
+                          loss, done_ + 1));
 }
 
 double Trainer::validation_loss() {
@@ -136,7 +137,26 @@ std::string Trainer::sample(std::int64_t length) {
   return first == std::string::npos ? "" : text.substr(first);
 }
 
+void Trainer::require_finite_weights() {
+  for (const auto& entry : network_.model()->named_parameters()) {
+    if (at::isfinite(entry.value().detach()).all().item<bool>()) continue;
+    throw Error(
+        fmt::format("the weights {} are not finite after step {}, which is not saved; try a "
+                    "smaller --lr or --weight-decay, or a longer --warmup",
+                    entry.key(), done_));
+  }
+}
+
+void Trainer::require_finite(double validation_loss) const {
+  if (std::isfinite(validation_loss)) return;
+  throw Error(
+      fmt::format("the validation loss is {} after step {}, which is not saved; try a smaller "
+                  "--lr or a longer --warmup",
+                  validation_loss, done_));
+}
+
 void Trainer::save(const std::filesystem::path& folder) {
+  require_finite_weights();
   const TrainingFacts facts = {
       {"step", done_}, {"options", describe(options_)}, {"data", data_.fingerprint}};
   save_training(folder, facts, *network_.model(), optimizer_, network_.device());

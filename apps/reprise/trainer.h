@@ -41,6 +41,12 @@ class Trainer {
   // the same weights and seed; leaves the random state as it is.
   std::string sample(std::int64_t length);
 
+  // Throws Error, naming the step and the remedy, if a weight or `validation_loss` is not a finite
+  // number: what the last step has ruined is not to be saved as good.
+  void require_finite_weights();
+  void require_finite(double validation_loss) const;
+
+  // Throws as require_finite_weights() does.
   void save(const std::filesystem::path& folder);
   // Throws UsageError, naming the option, if the checkpoint was made by another run than this.
   void resume(const std::filesystem::path& folder);

@@ -8,7 +8,10 @@
 
 #include <mutex>
 #include <string>
+#include <string_view>
+#include <system_error>
 
+#include "apps/reprise/regular_file.h"
 #include "apps/reprise/sealed_file.h"
 
 namespace reprise::app {
@@ -43,9 +46,34 @@ void read_generators(torch::serialize::InputArchive& archive, c10::Device device
   }
 }
 
+void replace_checkpoint(const fs::path& folder, std::string_view bytes) {
+  const fs::path file = training_checkpoint_file(folder);
+  try {
+    write_sealed(file, bytes);
+  } catch (const Error& error) {
+    std::error_code ignored;
+    throw Error(fmt::format("{}; {}free space or choose another --checkpoint-dir", error.what(),
+                            fs::exists(file, ignored)
+                                ? "the previous checkpoint is intact, go on from it with --resume: "
+                                : ""));
+  }
+}
+
 }  // namespace
 
 fs::path training_checkpoint_file(const fs::path& folder) { return folder / "training.reprise"; }
+
+bool holds_training(const fs::path& folder) {
+  return regular_file_exists(training_checkpoint_file(folder),
+                             "remove it or choose another --checkpoint-dir");
+}
+
+void require_training(const fs::path& folder) {
+  if (holds_training(folder)) return;
+  throw UsageError(
+      fmt::format("nothing to resume: there is no {}; leave out --resume to start anew",
+                  training_checkpoint_file(folder).string()));
+}
 
 void save_training(const fs::path& folder, const TrainingFacts& facts,
                    const torch::nn::Module& model, const torch::optim::Optimizer& optimizer,
@@ -63,16 +91,12 @@ void save_training(const fs::path& folder, const TrainingFacts& facts,
     bytes.append(static_cast<const char*>(data), size);
     return size;
   });
-  write_sealed(training_checkpoint_file(folder), bytes);
+  replace_checkpoint(folder, bytes);
 }
 
 SavedTraining::SavedTraining(const fs::path& folder) {
-  const fs::path file = training_checkpoint_file(folder);
-  if (!fs::exists(file)) {
-    throw UsageError(fmt::format(
-        "nothing to resume: there is no {}; leave out --resume to start anew", file.string()));
-  }
-  bytes_ = read_sealed(file);
+  require_training(folder);
+  bytes_ = read_sealed(training_checkpoint_file(folder));
   torch::serialize::InputArchive archive;
   archive.load_from(bytes_.data(), bytes_.size(), c10::Device(c10::kCPU));
   c10::IValue facts;

@@ -20,7 +20,12 @@ using TrainingFacts = nlohmann::json;
 
 std::filesystem::path training_checkpoint_file(const std::filesystem::path& folder);
 
-// Throws Error if the file cannot be written.
+// Whether the folder holds a checkpoint. Throws UsageError if what is in its place cannot be one.
+bool holds_training(const std::filesystem::path& folder);
+// Throws UsageError unless it does.
+void require_training(const std::filesystem::path& folder);
+
+// Throws Error, saying what is left, if the file cannot be written.
 void save_training(const std::filesystem::path& folder, const TrainingFacts& facts,
                    const torch::nn::Module& model, const torch::optim::Optimizer& optimizer,
                    c10::Device device);

@@ -51,6 +51,20 @@ TEST(Compare, HoldsInEveryVariant) {
   }
 }
 
+TEST(Compare, LeavesOutUsualStrategiesThatDoNotFitTheModel) {
+  const auto measured = [](const std::string& more) {
+    std::vector<std::string> names;
+    const Finished run = run_here(tiny_run("compare", "--steps 1 --json " + more));
+    EXPECT_EQ(run.exit_code, 0) << run.err;
+    const json result = json::parse(run.out);
+    for (const json& row : result.at("strategies")) names.push_back(row.at("strategy"));
+    return names;
+  };
+  EXPECT_EQ(measured("--layers 1"), (std::vector<std::string>{"none", "sqrt", "every-block"}));
+  EXPECT_EQ(measured("--layers 4").size(), 4u);
+  EXPECT_EQ(measured("--strategies none, sqrt"), (std::vector<std::string>{"none", "sqrt"}));
+}
+
 TEST(Compare, ADifferingGradientIsNamedAndExits1) {
   auto all = strategies_to_measure({"none", "sqrt"});
   ASSERT_EQ(all.size(), 2u);

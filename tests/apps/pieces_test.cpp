@@ -181,7 +181,7 @@ TEST(TextData, LeavesOutOfFoldersWhatTheRunWrites) {
 TEST(MetricsFile, KeepsEarlierStepsAndNothingElse) {
   const TemporaryFolder folder;
   const std::string file = folder / "m";
-  write_file(file, "{\"step\": 1}\n{\"step\": \"two\"}\n[2]\n{\"loss\": 1}\n{\"step\": 2}\n{\"st");
+  write_file(file, "{\"step\": 1}\n{\"step\": 2}\n{\"st");
   std::filesystem::create_symlink(file, folder / "link");
   MetricsFile(folder / "link", 2).write({{"step", 2}});
   EXPECT_EQ(contents(file), "{\"step\": 1}\n{\"step\":2}\n");
@@ -189,6 +189,21 @@ TEST(MetricsFile, KeepsEarlierStepsAndNothingElse) {
   EXPECT_FALSE(std::filesystem::exists(file + ".partial"));
   MetricsFile(file, 1).write({{"step", 1}});
   EXPECT_EQ(contents(file), "{\"step\":1}\n");
+}
+
+TEST(MetricsFile, RefusesAFileThatHoldsAnythingElse) {
+  const TemporaryFolder folder;
+  const std::string file = folder / "m";
+  for (const std::string line :
+       {"a text\n", "a text", "{\"loss\": 1}\n", "{\"step\": \"two\"}\n", "{\"a\": 1}", "{\n"}) {
+    write_file(file, "{\"step\": 1}\n" + line);
+    for (const std::int64_t first_step : {1, 2}) {
+      EXPECT_THAT(refusal([&] { MetricsFile(file, first_step); }),
+                  HasSubstr(file + " is no file of metrics, for line 2 is none"))
+          << line;
+    }
+    EXPECT_EQ(contents(file), "{\"step\": 1}\n" + line);
+  }
 }
 
 TEST(MetricsFile, LosesNoLineWhenTheDiskIsFull) {

@@ -135,6 +135,7 @@ TEST(Train, RefusesToOverwriteOrToContinueAnotherRun) {
     return result.err;
   };
   EXPECT_THAT(refusal("--resume"), HasSubstr("nothing to resume: there is no " + folder / "c"));
+  EXPECT_FALSE(std::filesystem::exists(folder / "c"));
   EXPECT_EQ(run_here(tiny_run("train", common)).exit_code, 0);
   EXPECT_THAT(refusal(""), HasSubstr("exists already; add --resume to go on from it"));
   EXPECT_THAT(refusal("--resume"), HasSubstr("has done 2 steps already; give more --steps"));
@@ -237,12 +238,29 @@ TEST(Train, ShowsALiveLineOnATerminalAlone) {
   EXPECT_THAT(live.out, AllOf(HasSubstr("\rstep 1/3   loss "), HasSubstr("\r\x1b[K")));
 }
 
+// Decay beyond one turns every step into a growth.
+const std::string kDiverging =
+    "--steps 60 --lr 10 --weight-decay 10 --clip 0 --warmup 0 --checkpoint-dir ";
+
 TEST(Train, ADivergingRunStopsWithAdvice) {
   const TemporaryFolder folder;
-  const Finished result = run_here(tiny_run(
-      "train", "--steps 50 --lr 1e30 --clip 0 --warmup 0 --checkpoint-dir " + folder / "c"));
+  const Finished result = run_here(tiny_run("train", kDiverging + folder / "c"));
   EXPECT_EQ(result.exit_code, 1);
-  EXPECT_THAT(result.err, AllOf(HasSubstr("the loss is "), HasSubstr("try a lower --lr")));
+  EXPECT_THAT(result.err, AllOf(HasSubstr("the loss is "), HasSubstr("try a smaller --lr")));
+}
+
+TEST(Train, WhatTheLastStepHasRuinedIsNotSaved) {
+  const TemporaryFolder folder;
+  const std::string err = run_here(tiny_run("train", kDiverging + folder / "c")).err;
+  const auto at = err.find("at step ");
+  ASSERT_NE(at, std::string::npos) << err;
+  const int last = std::stoi(err.substr(at + 8)) - 1;
+  const Finished result = run_here(
+      tiny_run("train", kDiverging + folder / "d" + " --stop-after " + std::to_string(last)));
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.err, AllOf(HasSubstr("after step " + std::to_string(last)),
+                                HasSubstr("not saved; try a smaller --lr")));
+  EXPECT_FALSE(std::filesystem::exists(folder / "d/training.reprise"));
 }
 
 }  // namespace

@@ -1,0 +1,22 @@
+// What a run needs at the very least, compared with what the machine has: a size that cannot work
+// is refused by its name before the machine is driven out of memory.
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include "apps/reprise/options.h"
+
+namespace reprise::app {
+
+// Bytes of memory that the machine has.
+double physical_memory();
+
+// Lower bounds, as doubles because the sizes of a mistyped option overflow any integer.
+double parameters_needed(const models::GptOptions& gpt);
+double batch_bytes_needed(const RunOptions& options);
+
+// Throws UsageError, naming the options, if the weights or one batch cannot fit. `copies` of the
+// weights are kept: themselves, their gradients, and what the optimizer holds.
+void check_memory(const RunOptions& options, int copies, c10::Device device);
+
+}  // namespace reprise::app

@@ -1,0 +1,118 @@
+// How a run ends when something around it gives way: the disk under the metrics, the reader of its
+// output, the terminal. What was computed is saved, and the exit code does not claim success.
+#include <gmock/gmock.h>
+#include <sys/wait.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <thread>
+
+#include "tests/apps/program.h"
+
+namespace reprise::app {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+// Through a shell, for its redirections. stdout is lost or not asked for.
+Finished run_in_shell(const std::string& command) {
+  const TemporaryFolder folder;
+  const int status = std::system(("(" + command + ") 2>" + folder / "err").c_str());
+  return {WEXITSTATUS(status), "", contents(folder / "err")};
+}
+
+std::string line_of(const Arguments& arguments) {
+  std::string line = REPRISE_CLI;
+  for (const std::string& argument : arguments) line += " " + argument;
+  return line;
+}
+
+TEST(Endings, FailingMetricsCostNoStep) {
+  const TemporaryFolder folder;
+  const std::string common = "--steps 2 --checkpoint-dir " + folder / "c";
+  const Finished result = run_here(tiny_run("train", common + " --metrics /dev/full"));
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.err, AllOf(HasSubstr("cannot write to /dev/full: No space left on device"),
+                                HasSubstr("step 1 is saved to " + folder / "c/training.reprise"),
+                                HasSubstr("another file with --metrics")));
+  EXPECT_EQ(run_here(tiny_run("train", common + " --resume")).exit_code, 0);
+  EXPECT_THAT(run_here(tiny_run("train", "--steps 2 --metrics /dev/full")).err,
+              HasSubstr("nothing was saved, for there is no --checkpoint-dir"));
+}
+
+TEST(Endings, AFailedSaveTellsWhatIsLeft) {
+  const TemporaryFolder folder;
+  const std::string common = "--checkpoint-dir " + folder / "c ";
+  ASSERT_EQ(run_here(tiny_run("train", common + "--steps 1")).exit_code, 0);
+  std::filesystem::create_directory(folder / "c/training.reprise.partial");
+  const Finished result = run_here(tiny_run("train", common + "--steps 2 --resume"));
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.err, AllOf(HasSubstr("the previous checkpoint is intact"),
+                                HasSubstr("free space or choose another --checkpoint-dir")));
+}
+
+TEST(Endings, ALostResultIsNoSuccess) {
+  for (const std::string command : {" info --json", " --help", " --version"}) {
+    for (const auto& [redirection, reason] : {std::pair(" >/dev/full", "No space left on device"),
+                                              std::pair(" >&-", "Bad file descriptor")}) {
+      const Finished result = run_in_shell(REPRISE_CLI + command + redirection);
+      EXPECT_EQ(result.exit_code, 1) << command << redirection;
+      EXPECT_THAT(result.err, HasSubstr(std::string("cannot write to standard output: ") + reason));
+    }
+  }
+}
+
+TEST(Endings, AClosedPipeEndsTheRunSavedAndWithAnError) {
+  const TemporaryFolder folder;
+  const std::string train =
+      line_of(tiny_run("train", "--steps 1 --checkpoint-dir " + folder / "c"));
+  const Finished result = run_in_shell("{ " + train + "; echo code $? >&2; } | true");
+  EXPECT_THAT(result.err, AllOf(HasSubstr("Broken pipe"), HasSubstr("code 1")));
+  EXPECT_TRUE(std::filesystem::exists(folder / "c/training.reprise"));
+}
+
+TEST(Endings, ErrorsThatCannotBeToldKeepTheirExitCode) {
+  const TemporaryFolder folder;
+  for (const char* redirection : {" 2>/dev/full", " 2>&-", " 0<&- 2>&-"}) {
+    const std::string command = REPRISE_CLI + std::string(" train --layers 0") + redirection;
+    EXPECT_EQ(run_in_shell(command).exit_code, 2) << redirection;
+  }
+}
+
+// A step that takes about a second, and a signal in its middle.
+Finished interrupt_long_step(int signal, const std::string& steps) {
+  const TemporaryFolder folder;
+  const std::string more = " --accumulate 1000 --metrics " + folder / "m";
+  Process process(tiny_run("train", "--steps " + steps + more));
+  for (int i = 0; i < 3000 && !std::filesystem::exists(folder / "m"); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  process.send(signal);
+  return process.wait();
+}
+
+TEST(Endings, ASignalDuringTheLastStepFindsTheRunComplete) {
+  const Finished result = interrupt_long_step(SIGINT, "1");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("weights"));
+}
+
+TEST(Endings, AClosedTerminalIsATermination) {
+  const Finished result = interrupt_long_step(SIGHUP, "1000");
+  EXPECT_EQ(result.exit_code, 129);
+  EXPECT_THAT(result.err, HasSubstr("interrupted after step 1"));
+}
+
+TEST(Endings, ASignalThatWasIgnoredAtTheStartStaysIgnored) {
+  const auto before = std::signal(SIGINT, SIG_IGN);
+  const Finished result = interrupt_long_step(SIGINT, "2");
+  std::signal(SIGINT, before);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+}
+
+}  // namespace
+}  // namespace reprise::app
