@@ -43,7 +43,7 @@ void every_block_coarse(Session& session) {
   Race race(session, "every_block_coarse", session.python());
   race.add("plain", plain);
   race.add("non-reentrant", regions);
-  race.run(Seconds(60));
+  race.run(Seconds(100));
   const Formula times = [](const Round& round) { return round["non-reentrant"] / round["plain"]; };
   race.report("non-reentrant", "×plain", times, {.above_peer_at_most = 0.03});
 }
