@@ -9,20 +9,9 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from python_hooks import PythonHooks, hooks, load, no_hooks
+from python_network import gradient, leaf, network
 
 lib = load()
-
-
-def network(x):
-    return (x * x).exp().sin().softmax(1).sqrt()
-
-
-def leaf():
-    return torch.randn(4, 5, generator=torch.Generator().manual_seed(3)).requires_grad_()
-
-
-def gradient(function, x):
-    return torch.autograd.grad(function(x).sum(), x)[0]
 
 
 class Hooks(unittest.TestCase):

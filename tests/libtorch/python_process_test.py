@@ -10,20 +10,9 @@ import unittest
 import torch
 
 from python_hooks import hooks, load
+from python_network import gradient, leaf, network
 
 lib = load()
-
-
-def network(x):
-    return (x * x).exp().sin().softmax(1).sqrt()
-
-
-def leaf():
-    return torch.randn(4, 5, generator=torch.Generator().manual_seed(3)).requires_grad_()
-
-
-def gradient(function, x):
-    return torch.autograd.grad(function(x).sum(), x)[0]
 
 
 class Tools(unittest.TestCase):
