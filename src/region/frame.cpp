@@ -191,7 +191,7 @@ AtLastSlot Frame::at_last_slot(std::size_t last_wanted) const {
 
 void Frame::recompute(Recomputation& run) {
   std::vector<std::string> operators;
-  run.clear();
+  if (run.slots() != 0) run.clear();
   {
     std::lock_guard<std::mutex> lock(mutex_);
     std::size_t last = placeholders_.size();
