@@ -1,5 +1,5 @@
 // An allocator for objects of one type that come and go by the hundred, each made in forward and
-// dropped in backward: blocks above some hundred bytes cost malloc ten times what small ones do,
+// dropped in backward: blocks above some hundred bytes cost malloc more than small ones do,
 // because it merges and splits them. Freed blocks are kept for the thread that freed them, the last
 // one first, since it is still in the cache. That helps where one thread runs forward and backward,
 // as on the CPU; where autograd has a thread for the device, that thread keeps some blocks that it

@@ -55,7 +55,7 @@ AmbientState AmbientState::take() {
       state.autocast_dtypes_[i] = at::autocast::get_autocast_dtype(type);
     }
   };
-  // Unrolled: half the time of a loop.
+  // Unrolled, being on the path of every region.
   [&]<std::size_t... i>(std::index_sequence<i...>) {
     (take_dtype(i), ...);
   }(std::make_index_sequence<kAutocastTypes>());
