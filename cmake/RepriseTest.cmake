@@ -20,6 +20,19 @@ if(REPRISE_SANITIZE)
     "TSAN_OPTIONS=ignore_noninstrumented_modules=1:detect_deadlocks=0")
 endif()
 
+# The entries of ctest that run `program`, named `name`.<part>, with further variables in the environment.
+function(reprise_add_shards program name environment)
+  math(EXPR last "${REPRISE_TEST_SHARDS} - 1")
+  foreach(shard RANGE ${last})
+    math(EXPR number "${shard} + 1")
+    set(entry ${name}.${number}of${REPRISE_TEST_SHARDS})
+    add_test(NAME ${entry} COMMAND ${program} --gtest_brief=1
+      --gtest_output=json:${PROJECT_BINARY_DIR}/test-results/${entry}.json)
+    set_tests_properties(${entry} PROPERTIES TIMEOUT 900 LABELS "${name};program" ENVIRONMENT
+      "${reprise_test_environment};GTEST_TOTAL_SHARDS=${REPRISE_TEST_SHARDS};GTEST_SHARD_INDEX=${shard};${environment}")
+  endforeach()
+endfunction()
+
 function(reprise_add_tests folder)
   set(dir ${CMAKE_CURRENT_SOURCE_DIR}/${folder})
   file(GLOB sources CONFIGURE_DEPENDS ${dir}/*.cpp)
@@ -44,15 +57,11 @@ function(reprise_add_tests folder)
       target_compile_definitions(${program} PRIVATE REPRISE_CLI="$<TARGET_FILE:reprise_cli>")
       add_dependencies(${program} reprise_cli)
     endif()
-    math(EXPR last "${REPRISE_TEST_SHARDS} - 1")
-    foreach(shard RANGE ${last})
-      math(EXPR number "${shard} + 1")
-      set(name ${folder}.${number}of${REPRISE_TEST_SHARDS})
-      add_test(NAME ${name} COMMAND ${program} --gtest_brief=1
-        --gtest_output=json:${PROJECT_BINARY_DIR}/test-results/${name}.json)
-      set_tests_properties(${name} PROPERTIES TIMEOUT 900 LABELS "${folder};program" ENVIRONMENT
-        "${reprise_test_environment};GTEST_TOTAL_SHARDS=${REPRISE_TEST_SHARDS};GTEST_SHARD_INDEX=${shard}")
-    endforeach()
+    reprise_add_shards(${program} ${folder} "")
+    # The operator interceptor has two variants; what stands on it is tested with both.
+    if(folder MATCHES "^(libtorch|selective)$")
+      reprise_add_shards(${program} ${folder}.generic REPRISE_INTERCEPTOR=generic)
+    endif()
   endif()
   reprise_add_plugins(${folder})
   reprise_add_scripts(${folder})

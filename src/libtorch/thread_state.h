@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <memory>
 #include <optional>
+#include <string>
 
 namespace torch::autograd {
 struct SavedVariableHooks;
@@ -28,6 +29,8 @@ struct GroupState;
 
 namespace libtorch {
 
+struct InterceptorLink;
+
 // Makes the hooks for one tensor that autograd is about to save; null saves it as without hooks.
 class HookProvider {
  public:
@@ -35,20 +38,28 @@ class HookProvider {
   virtual std::unique_ptr<torch::autograd::SavedVariableHooks> make_hooks() = 0;
 };
 
+class EffectObserver;
+
 struct ThreadState final : c10::DebugInfoBase {
   // The innermost hook scope, and how many Python hooks were in force when it was opened: more of
   // them now means that Python's are the inner ones.
   std::shared_ptr<HookProvider> hooks;
   std::size_t python_hooks_below = 0;
+  // The innermost operator interceptor.
+  std::shared_ptr<const InterceptorLink> interceptors;
+  // The path of names in force (named.h).
+  std::shared_ptr<const std::string> path;
+
+  // The innermost observer of what operators write and draw (operator_effects.h).
+  std::shared_ptr<EffectObserver> effects;
 
   std::shared_ptr<detail::GroupState> group;
   std::optional<EarlyStop> early_stop;
   std::optional<bool> debug;
   bool checkpointing = false;
   bool recomputing = false;
-  // Some caller of this work, possibly on another thread, holds the lock for random replays and
-  // waits.
-  bool replaying_random = false;
+  // Some caller of this work, possibly on another thread, holds the lock for replays and waits.
+  bool replaying = false;
 
   ThreadState() = default;
   ThreadState(const ThreadState&) = default;

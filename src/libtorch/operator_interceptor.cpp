@@ -1,0 +1,289 @@
+// How calls are diverted: see the header. The dispatch key that is switched on for a thread is
+// switched off while a call is handled, so that kernels' own calls stay inside; where an outer
+// interceptor waits, it is switched on again for what the inner one calls.
+#include "libtorch/operator_interceptor.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/InferenceMode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <reprise/error.h>
+#include <torch/library.h>
+
+#include <cstdlib>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <utility>
+
+#include "libtorch/engine.h"
+
+namespace reprise::libtorch {
+namespace {
+
+using c10::DispatchKey;
+using c10::DispatchKeySet;
+using torch::jit::Stack;
+
+constexpr DispatchKeySet below(DispatchKey key) { return {DispatchKeySet::FULL_AFTER, key}; }
+
+// Calls are diverted by this key of the thread.
+DispatchKey diverting_key = DispatchKey::Undefined;
+
+const InterceptorLink* link_in_force(const InterceptorLink* link) {
+  while (link != nullptr && link->reach == Reach::kFunction &&
+         link->backward != current_backward_id()) {
+    link = link->outer.get();
+  }
+  return link;
+}
+
+// The diverting key is already off.
+void handle(const c10::OperatorHandle& op, DispatchKeySet keys, Stack& stack) {
+  const InterceptorLink* link = innermost_interceptor();
+  if (link == nullptr) {
+    op.redispatchBoxed(keys, &stack);
+  } else {
+    OperatorCall(op, keys, stack).run(*link);
+  }
+}
+
+// What decides whether a call above autograd is a part or is made of parts. Asking the dispatcher
+// takes a few hundred nanoseconds, so the answers are kept.
+struct Kernels {
+  bool composite;
+  bool autocast;
+  bool chooses_backend;
+};
+
+const Kernels& kernels_of(const c10::OperatorHandle& op) {
+  thread_local std::unordered_map<const void*, Kernels> known;
+  const auto [entry, is_new] = known.try_emplace(&op.operator_name());
+  if (is_new) {
+    bool autocast = false;
+    for (const DispatchKey key : c10::autocast_dispatch_keyset) {
+      autocast = autocast || op.hasKernelForDispatchKey(key);
+    }
+    entry->second = {op.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd), autocast,
+                     op.hasKernelForDispatchKey(DispatchKey::BackendSelect)};
+  }
+  return entry->second;
+}
+
+// Without autograd's keys (inference mode) composites come this far down: they are let through.
+void at_fake(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+  const DispatchKeySet next = keys & below(DispatchKey::Fake);
+  if (c10::InferenceMode::is_enabled() && kernels_of(op).composite) {
+    return op.redispatchBoxed(next, stack);
+  }
+  const c10::impl::ExcludeDispatchKeyGuard off(DispatchKey::Fake);
+  handle(op, next, *stack);
+}
+
+constexpr DispatchKey kAbove = DispatchKey::TESTING_ONLY_GenericMode;
+constexpr DispatchKey kBelow = DispatchKey::CustomRNGKeyId;
+
+void at_custom_rng(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+  handle(op, keys & below(kBelow), *stack);
+}
+
+// A fallback on CustomRNGKeyId would be passed over by operators with a kernel for all backends.
+class KernelsBelowAutograd {
+ public:
+  void add(const c10::OperatorHandle& op) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (op.hasKernelForDispatchKey(kBelow)) return;
+    registrations_.push_back(c10::Dispatcher::singleton().registerImpl(
+        op.operator_name(), kBelow, c10::KernelFunction::makeFromBoxedFunction<&at_custom_rng>(),
+        std::nullopt, nullptr, "reprise"));
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<c10::RegistrationHandleRAII> registrations_;
+};
+
+KernelsBelowAutograd& kernels_below_autograd() {
+  static auto* kernels = new KernelsBelowAutograd;
+  return *kernels;
+}
+
+void at_generic_mode(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+  const DispatchKeySet next = keys & below(kAbove);
+  const Kernels& kernels = kernels_of(op);
+  if (kernels.composite || (kernels.autocast && next.has_any(c10::autocast_dispatch_keyset))) {
+    return op.redispatchBoxed(next, stack);
+  }
+  const c10::impl::ExcludeDispatchKeyGuard off(kAbove);
+  // Choosing the backend starts from the arguments' keys and would lose the added one. Operators
+  // that do it (factory functions) have nothing to do with autograd.
+  if (kernels.chooses_backend) return handle(op, next, *stack);
+  if (!op.hasKernelForDispatchKey(kBelow)) kernels_below_autograd().add(op);
+  op.redispatchBoxed(next.add(kBelow), stack);
+}
+
+template <auto kFallback>
+void register_fallback(DispatchKey key) {
+  static auto* library = new torch::Library(torch::Library::IMPL, "_", key, __FILE__, __LINE__);
+  library->fallback(torch::CppFunction::makeFromBoxedFunction<kFallback>());
+}
+
+bool is_free(DispatchKey key) {
+  return !c10::Dispatcher::singleton().hasBackendFallbackForDispatchKey(key);
+}
+
+struct Variant {
+  std::string_view name;
+  bool (*available)();
+  void (*install)();
+};
+
+constexpr Variant kVariants[] = {
+    {"fake", [] { return is_free(DispatchKey::Fake); },
+     [] {
+       register_fallback<&at_fake>(DispatchKey::Fake);
+       diverting_key = DispatchKey::Fake;
+     }},
+    {"generic", [] { return is_free(kAbove) && is_free(kBelow); },
+     [] {
+       auto& dispatcher = c10::Dispatcher::singleton();
+       for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
+         if (const auto op = dispatcher.findSchema(name)) kernels_below_autograd().add(*op);
+       }
+       register_fallback<&at_generic_mode>(kAbove);
+       diverting_key = kAbove;
+     }},
+};
+
+std::string_view install() {
+  const char* const forced = std::getenv("REPRISE_INTERCEPTOR");
+  bool known = forced == nullptr;
+  for (const Variant& variant : kVariants) {
+    if (forced != nullptr && variant.name != forced) continue;
+    known = true;
+    if (!variant.available()) continue;
+    variant.install();
+    return variant.name;
+  }
+  if (!known) {
+    throw UsageError("REPRISE_INTERCEPTOR is '" + std::string(forced) +
+                     "'; it must be 'fake' or 'generic', or be unset");
+  }
+  throw UsageError(
+      std::string("reprise cannot intercept operators: another library has registered fallbacks on "
+                  "the dispatch keys it needs (") +
+      (forced != nullptr ? forced : "Fake; TESTING_ONLY_GenericMode and CustomRNGKeyId") +
+      "); do not load it in this process" +
+      (forced != nullptr ? ", or unset REPRISE_INTERCEPTOR" : ""));
+}
+
+std::shared_ptr<ThreadState> state_with(std::shared_ptr<OperatorInterceptor> interceptor,
+                                        Reach reach) {
+  operator_interceptor_variant();
+  auto state = copy_of_current_state();
+  state->interceptors = std::make_shared<const InterceptorLink>(
+      InterceptorLink{std::move(interceptor), state->interceptors, reach, current_backward_id()});
+  return state;
+}
+
+std::shared_ptr<ThreadState> state_with(std::shared_ptr<const InterceptorLink> outer) {
+  auto state = copy_of_current_state();
+  state->interceptors = std::move(outer);
+  return state;
+}
+
+// Lets the outer interceptors see what the inner one calls.
+class OuterInForce {
+ public:
+  explicit OuterInForce(const std::shared_ptr<const InterceptorLink>& outer)
+      : in_force_(state_with(outer)),
+        keys_(local_.included_, local_.excluded_.remove(diverting_key)) {}
+
+ private:
+  ThreadStateScope in_force_;
+  c10::impl::LocalDispatchKeySet local_ = c10::impl::tls_local_dispatch_key_set();
+  c10::impl::ForceDispatchKeyGuard keys_;
+};
+
+std::shared_ptr<const InterceptorLink> chain_without(
+    const std::shared_ptr<const InterceptorLink>& link, const OperatorInterceptor& interceptor) {
+  if (link == nullptr) return nullptr;
+  if (link->interceptor.get() == &interceptor) return link->outer;
+  InterceptorLink copy = *link;
+  copy.outer = chain_without(link->outer, interceptor);
+  return std::make_shared<const InterceptorLink>(std::move(copy));
+}
+
+std::shared_ptr<ThreadState> state_without(const OperatorInterceptor& interceptor) {
+  auto state = copy_of_current_state();
+  state->interceptors = chain_without(state->interceptors, interceptor);
+  return state;
+}
+
+}  // namespace
+
+const InterceptorLink* innermost_interceptor() {
+  const ThreadState* state = current_state();
+  return state == nullptr ? nullptr : link_in_force(state->interceptors.get());
+}
+
+WithoutInterceptor::WithoutInterceptor(const OperatorInterceptor& interceptor)
+    : in_force_(state_without(interceptor)) {}
+
+const c10::FunctionSchema& OperatorCall::schema() const { return handle_.schema(); }
+
+at::ArrayRef<c10::IValue> OperatorCall::arguments() const {
+  return torch::jit::last(stack_, handle_.schema().arguments().size());
+}
+
+at::ArrayRef<c10::IValue> OperatorCall::results() const {
+  return torch::jit::last(stack_, handle_.schema().returns().size());
+}
+
+void OperatorCall::run(const InterceptorLink& link) {
+  const InterceptorLink* const next_before = std::exchange(next_, link_in_force(link.outer.get()));
+  {
+    std::optional<OuterInForce> outer;
+    if (next_ != nullptr) outer.emplace(link.outer);
+    link.interceptor->intercept(*this);
+    if (!done_) proceed();
+  }
+  next_ = next_before;
+}
+
+void OperatorCall::proceed() {
+  TORCH_INTERNAL_ASSERT(!done_, "an operator call proceeds once");
+  if (next_ != nullptr) {
+    const c10::impl::ExcludeDispatchKeyGuard off(diverting_key);
+    return run(*next_);
+  }
+  handle_.redispatchBoxed(below_, &stack_);
+  done_ = true;
+}
+
+void OperatorCall::answer(at::ArrayRef<c10::IValue> results) {
+  TORCH_INTERNAL_ASSERT(!done_, "an operator call is answered once");
+  TORCH_INTERNAL_ASSERT(results.size() == handle_.schema().returns().size(),
+                        handle_.schema().name(), " was answered with ", results.size(), " results");
+  torch::jit::drop(stack_, handle_.schema().arguments().size());
+  stack_.insert(stack_.end(), results.begin(), results.end());
+  done_ = true;
+}
+
+OperatorInterceptorScope::OperatorInterceptorScope(std::shared_ptr<OperatorInterceptor> interceptor,
+                                                   Reach reach)
+    : in_force_(state_with(std::move(interceptor), reach)),
+      switched_(!c10::impl::tls_is_dispatch_key_included(diverting_key)) {
+  if (switched_) c10::impl::tls_set_dispatch_key_included(diverting_key, true);
+}
+
+OperatorInterceptorScope::~OperatorInterceptorScope() {
+  if (switched_) c10::impl::tls_set_dispatch_key_included(diverting_key, false);
+}
+
+std::string_view operator_interceptor_variant() {
+  static const std::string_view variant = install();
+  return variant;
+}
+
+}  // namespace reprise::libtorch

@@ -1,0 +1,129 @@
+// Sees each operator call below autograd, and may answer it in the operator's place.
+//
+// An interceptor is in force for a scope of one thread. Every operator that reaches a kernel inside
+// (forward operators, views, in-place changes, factory functions; what composites such as linear
+// are made of, not the composites themselves) is shown to it with its arguments, before autograd's
+// node is attached to the results. Interceptors nest: the innermost is asked first, its proceed()
+// asks the next one, and the last one's runs the operator. Operators that an interceptor calls
+// itself are seen by the outer ones only. Operators that run inside another operator's kernel are
+// part of that call and are not seen.
+//
+// While no scope is open an operator costs nothing extra.
+//
+// LibTorch has no interface for this. Two ways are built in, with one contract:
+// - "fake": a boxed fallback on DispatchKey::Fake, the last key above the backends that LibTorch
+//   2.11 to 2.15 leave free.
+// - "generic": TESTING_ONLY_GenericMode, above autograd, where composites are let through to their
+//   parts. A part then runs on through autograd with CustomRNGKeyId added to its keys, a key below
+//   autograd at which the interceptor is called.
+// The first that is free is taken at first use; REPRISE_INTERCEPTOR=fake|generic in the environment
+// forces one.
+//
+// Under a Python dispatch mode (torch.utils._python_dispatch) "fake" sees what the mode calls,
+// "generic" does not.
+#pragma once
+
+#include <ATen/core/function_schema.h>
+#include <ATen/core/ivalue.h>
+#include <c10/core/DispatchKeySet.h>
+
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "libtorch/thread_state.h"
+
+namespace c10 {
+class OperatorHandle;
+}  // namespace c10
+
+namespace reprise::libtorch {
+
+// One call of one operator, on its way down. Valid until intercept() returns.
+class OperatorCall {
+ public:
+  OperatorCall(const c10::OperatorHandle& handle, c10::DispatchKeySet below,
+               std::vector<c10::IValue>& stack)
+      : handle_(handle), below_(below), stack_(stack) {}
+  OperatorCall(const OperatorCall&) = delete;
+  OperatorCall& operator=(const OperatorCall&) = delete;
+
+  const c10::OperatorHandle& handle() const { return handle_; }
+  const c10::FunctionSchema& schema() const;
+
+  // Until the call is done.
+  at::ArrayRef<c10::IValue> arguments() const;
+  // Runs the next interceptor, or the operator. Once.
+  void proceed();
+  // Takes these as the results; nothing further down runs. In place of proceed().
+  void answer(at::ArrayRef<c10::IValue> results);
+  bool done() const { return done_; }
+  // Once the call is done.
+  at::ArrayRef<c10::IValue> results() const;
+
+  // For the bridge: asks this interceptor and those around it.
+  void run(const InterceptorLink& link);
+
+ private:
+  const c10::OperatorHandle& handle_;
+  c10::DispatchKeySet below_;
+  std::vector<c10::IValue>& stack_;
+  const InterceptorLink* next_ = nullptr;
+  bool done_ = false;
+};
+
+class OperatorInterceptor {
+ public:
+  virtual ~OperatorInterceptor() = default;
+  // May be called on several threads at once. A call that is not done afterwards proceeds. An
+  // exception leaves the operator call as one of the operator's own would.
+  virtual void intercept(OperatorCall& call) = 0;
+};
+
+enum class Reach {
+  // The code of this thread inside the scope, but no backward that it runs.
+  kFunction,
+  // Also every backward call that is made inside the scope, on whatever threads.
+  kBackwardAsWell,
+};
+
+struct InterceptorLink {
+  std::shared_ptr<OperatorInterceptor> interceptor;
+  std::shared_ptr<const InterceptorLink> outer;
+  Reach reach;
+  // The backward call in which the scope was opened; -1 outside of any.
+  std::int64_t backward;
+};
+
+class OperatorInterceptorScope {
+ public:
+  explicit OperatorInterceptorScope(std::shared_ptr<OperatorInterceptor> interceptor,
+                                    Reach reach = Reach::kFunction);
+  ~OperatorInterceptorScope();
+  OperatorInterceptorScope(const OperatorInterceptorScope&) = delete;
+  OperatorInterceptorScope& operator=(const OperatorInterceptorScope&) = delete;
+
+ private:
+  ThreadStateScope in_force_;
+  // Whether this scope switched the dispatch key on.
+  bool switched_;
+};
+
+// The innermost interceptor in force on this thread; null if there is none.
+const InterceptorLink* innermost_interceptor();
+
+// Takes one interceptor out of force, for code that it is not to see.
+class WithoutInterceptor {
+ public:
+  explicit WithoutInterceptor(const OperatorInterceptor& interceptor);
+
+ private:
+  ThreadStateScope in_force_;
+};
+
+// "fake" or "generic". Registers with LibTorch at first use, which no other thread's operators may
+// overlap: LibTorch reads its tables without a lock. Throws UsageError if REPRISE_INTERCEPTOR is
+// another word, or if LibTorch uses the keys itself.
+std::string_view operator_interceptor_variant();
+
+}  // namespace reprise::libtorch
