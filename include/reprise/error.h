@@ -23,6 +23,13 @@ class UsageError : public Error {
   using Error::Error;
 };
 
+// A store (reprise/store.h) could not keep a value or bring it back: the disk is full, a read
+// failed, data came back changed. The text names the place and the bytes.
+class StoreError : public Error {
+ public:
+  using Error::Error;
+};
+
 // A recomputation did not reproduce what the forward pass saved, or could not be trusted to.
 class DeterminismError : public Error {
  public:

@@ -6,6 +6,7 @@
 #include <torch/csrc/autograd/variable.h>
 #include <torch/headeronly/version.h>
 
+#include <cstring>
 #include <sstream>
 
 namespace reprise::libtorch {
@@ -42,12 +43,31 @@ const char* anomaly_hint() {
 }  // namespace
 
 at::Tensor without_history(const at::Tensor& tensor) {
-  if (!tensor.requires_grad()) return tensor;
-  // What Tensor::tensor_data() does, without its detours: this is on the path of every saved
-  // tensor.
+  return tensor.requires_grad() ? alias_without_history(tensor) : tensor;
+}
+
+at::Tensor alias_without_history(const at::Tensor& tensor) {
   const c10::TensorImpl& original = *tensor.unsafeGetTensorImpl();
   return at::Tensor(original.shallow_copy_and_detach(original.version_counter(),
                                                      original.allow_tensor_metadata_change()));
+}
+
+bool is_parameter(const at::Tensor& tensor) {
+  if (!tensor.requires_grad()) return false;
+  const auto* meta = torch::autograd::impl::get_autograd_meta(tensor);
+  if (!meta->is_view_) return meta->grad_fn_ == nullptr;
+  // The base alone tells: a view made without grad mode may be a leaf itself.
+  const auto* view = torch::autograd::impl::get_view_autograd_meta(tensor);
+  if (view == nullptr || !view->has_bw_view()) return tensor.is_leaf();
+  const at::Tensor& base = view->get_backward_view().base_;
+  return base.requires_grad() && base.is_leaf();
+}
+
+bool same_counter(const c10::VariableVersion& a, const c10::VariableVersion& b) {
+  // Nothing but a pointer to the count, which LibTorch does not show.
+  static_assert(sizeof(c10::VariableVersion) == sizeof(void*));
+  return std::memcmp(static_cast<const void*>(&a), static_cast<const void*>(&b),
+                     sizeof(c10::VariableVersion)) == 0;
 }
 
 WeakNode::WeakNode(const at::Tensor& tensor) {

@@ -24,6 +24,15 @@ using torch::autograd::SavedVariableHooks;
 // `tensor` without its autograd history, on the same memory and version counter; itself if it has
 // none. Hooks must keep this one: keeping an output with its history is a reference cycle.
 at::Tensor without_history(const at::Tensor& tensor);
+// The same, but always a tensor of its own. Tensor::tensor_data(), without its detours.
+at::Tensor alias_without_history(const at::Tensor& tensor);
+
+// Whether `tensor` is a leaf that requires grad, or a view of one: what stays in memory for the
+// optimizer anyway.
+bool is_parameter(const at::Tensor& tensor);
+
+// Whether the two count the changes of one thing.
+bool same_counter(const c10::VariableVersion& a, const c10::VariableVersion& b);
 
 // Pointers to autograd nodes: a shared_ptr up to LibTorch 2.12, an intrusive_ptr from 2.13 on.
 using NodePointer = decltype(torch::autograd::Edge::function);

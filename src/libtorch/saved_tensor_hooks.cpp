@@ -14,6 +14,7 @@
 
 #include "core/recycling_allocator.h"
 #include "libtorch/engine.h"
+#include "libtorch/operator_effects.h"
 #include "libtorch/saved_tensor.h"
 #include "libtorch/thread_state.h"
 
@@ -38,6 +39,7 @@ class UserHooks final : public SavedVariableHooks, public Recycled<UserHooks> {
     nested_ = tensor.is_nested();
     if (!nested_) sizes_ = tensor.sizes();
     dtype_ = tensor.scalar_type();
+    const libtorch::UnobservedScope unobserved;
     packed_ = (*packer_)(libtorch::without_history(tensor));
     if (packed_ == nullptr)
       throw UsageError("SavedTensorHooks: pack returned null; return a PackedTensor");
@@ -46,6 +48,7 @@ class UserHooks final : public SavedVariableHooks, public Recycled<UserHooks> {
   at::Tensor call_unpack_hook() override {
     std::optional<c10::AutoGradMode> no_grad;
     if (c10::GradMode::is_enabled()) no_grad.emplace(false);
+    const libtorch::UnobservedScope unobserved;
     at::Tensor tensor = packed_->unpack();
     check(tensor);
     // Where the original memory comes back, a change to it since would silently give wrong
