@@ -9,9 +9,10 @@
 // inside; the first read of a saved tensor in backward runs f again, collects what it saves, and
 // hands each tensor out once. Gradients are bitwise those of the plain call, as long as f does the
 // same thing twice: random draws (dropout) are replayed, autocast and the other ambient state are
-// as they were, and what f saves is checked. Source of the method: Chen et al., "Training Deep Nets
-// with Sublinear Memory Cost", arXiv:1604.06174; of the nesting rules: torch/utils/checkpoint.py,
-// note "Nestable Checkpoint".
+// as they were, tensors that f updates (BatchNorm's running statistics) are as forward found them
+// and are updated once, and what f saves is checked. Source of the method: Chen et al., "Training
+// Deep Nets with Sublinear Memory Cost", arXiv:1604.06174; of the nesting rules:
+// torch/utils/checkpoint.py, note "Nestable Checkpoint".
 //
 // Arguments are copied or moved into the region, as std::thread does it, and handed to f as const
 // lvalues (std::ref passes a reference). Tensors anywhere in them (visit_tensors.h) are saved
@@ -28,7 +29,8 @@
 // Thread rules: regions may run on any number of threads, and several threads may run backward over
 // one graph (retain_graph): each backward call recomputes for itself, device threads of one
 // backward share one recomputation. f may therefore run on several threads at once. Regions that
-// drew random numbers replay one at a time in the whole process.
+// drew random numbers or wrote to state replay one at a time in the whole process; meanwhile no
+// other thread may use that state or those generators.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -82,6 +84,9 @@ using ContextScope = std::shared_ptr<void>;
 struct RegionContexts {
   std::function<ContextScope()> forward;
   std::function<ContextScope()> recompute;
+  // Asked when a recomputation did not match forward, for a sentence that the DeterminismError
+  // quotes; may be empty and may return an empty text.
+  std::function<std::string()> explain = {};
 };
 
 struct CheckpointOptions {
@@ -93,12 +98,32 @@ struct CheckpointOptions {
   // (create_graph); f always runs to its end, and the scopes below have no effect.
   bool reentrant = false;
 
-  // Replay random draws: the default CPU generator, those of every accelerator that has a tensor
-  // among the arguments (DefaultDeviceType if none has), and `generators`, which are those that f
-  // was given. A function that draws and then sets the generator back itself must do so through
-  // reprise (RandomState); after at::Generator::set_state it looks as if it had drawn nothing.
+  // Replay random draws, from every generator that an operator inside f draws from. Draws that are
+  // made past LibTorch's operators (by calling a generator) are known of only for the default CPU
+  // generator, those of every accelerator that has a tensor among the arguments
+  // (DefaultDeviceType if none has), and `generators`. A function that draws in that way and then
+  // sets the generator back itself must do so through reprise (RandomState); after
+  // at::Generator::set_state it looks as if it had drawn nothing.
   bool preserve_rng_state = true;
   std::vector<at::Generator> generators = {};
+
+  // Replay state: a tensor that f writes to although it was there before the region (a running
+  // statistic, a counter, the vectors of spectral normalization; captured, or in a module) is for
+  // the recomputation what it was when forward entered f, contents and version, and afterwards
+  // again what it was before the recomputation. So it is updated once a step, as without regions.
+  // Seen are writes by operators, LibTorch's and custom ones whose schema names what they write
+  // to; not seen are writes through data_ptr() in f itself, tensors that f puts in another's place
+  // (u = v), and objects.
+  //
+  // State that a recomputation does not write to again (a cache that f fills once) is left as it
+  // is, and f run a second time. Costs a copy of the bytes that f writes to, kept with the graph;
+  // none of what f has made itself. Elsewhere than on the CPU, and under a CPU allocator of the
+  // program's own, nothing is copied: the run starts from what there is by then, and what it writes
+  // to tensors that forward wrote to is undone. Regions with state replay one at a time in the
+  // process, as do those that draw.
+  //
+  // false: both runs write, as in torch.
+  bool preserve_state = true;
 
   // Recompute under forward's autocast state (every device type), deterministic-algorithm flags and
   // default dtype. false: under whatever is in force in backward.
@@ -115,8 +140,8 @@ struct CheckpointOptions {
   bool debug = false;
 
   // Accept arguments that were changed in place between forward and the recomputation, which then
-  // starts from the changed value, as torch does. For arguments that f only writes to. Refused with
-  // `reentrant`.
+  // starts from the changed value, as torch does. For arguments that f only writes to. What f
+  // itself writes to an argument is state (preserve_state). Refused with `reentrant`.
   bool allow_changed_arguments = false;
 
   // Called once, in forward. Refused with `reentrant`.

@@ -22,6 +22,8 @@
 #include <algorithm>
 #include <atomic>
 
+#include "libtorch/fresh_memory.h"
+
 namespace reprise::libtorch {
 
 namespace {
@@ -65,6 +67,7 @@ class CountingAllocator final : public c10::Allocator {
     }
     c10::DataPtr result(data, data, &release, c10::Device(c10::kCPU));
     c10::profiledCPUMemoryReporter().New(data, bytes);
+    if (data != nullptr) note_allocation(data);
     return result;
   }
 
@@ -114,6 +117,11 @@ void install_counting_allocator() {
 
 bool counting_allocator_is_installed() {
   return c10::GetAllocator(c10::kCPU) == counting_allocator();
+}
+
+bool is_counted_memory(const c10::DataPtr& data) { return data.get_deleter() == &release; }
+bool is_uncounted_memory(const c10::DataPtr& data) {
+  return data.get_deleter() == c10::GetDefaultCPUAllocator()->raw_deleter();
 }
 
 LevelSource& cpu_levels() {

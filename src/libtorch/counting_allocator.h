@@ -21,6 +21,10 @@ void install_counting_allocator();
 
 // Whether allocations on the CPU are being counted.
 bool counting_allocator_is_installed();
+// Whether this memory was handed out by the counting allocator, or by LibTorch's own, which hands
+// out nothing any more.
+bool is_counted_memory(const c10::DataPtr& data);
+bool is_uncounted_memory(const c10::DataPtr& data);
 
 // The counters of the CPU; they live as long as the process.
 LevelSource& cpu_levels();

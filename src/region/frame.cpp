@@ -7,6 +7,7 @@
 
 #include "core/ticks.h"
 #include "libtorch/engine.h"
+#include "libtorch/operator_effects.h"
 #include "libtorch/operator_trace.h"
 #include "region/exec_group.h"
 #include "region/texts.h"
@@ -50,10 +51,13 @@ void Frame::run_forward(const CheckpointOptions& options) {
   RegionContexts contexts;
   if (options.context) contexts = options.context();
   recompute_context_ = std::move(contexts.recompute);
+  explain_ = std::move(contexts.explain);
   {
     auto state = libtorch::copy_of_current_state();
-    state->set_hooks(shared_from_this());
+    auto self = shared_from_this();
+    state->set_hooks(self);
     state->checkpointing = true;
+    const ReplayState::Recording recording({std::move(self), &replay_}, *state);
     libtorch::ThreadStateScope in_force(std::move(state));
     ContextScope context = contexts.forward ? contexts.forward() : nullptr;
     std::optional<libtorch::OperatorTrace> trace;
@@ -77,6 +81,7 @@ std::size_t Frame::add(Placeholder& placeholder) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (early_stop_ == EarlyStop::kWhenCheaper) last_save_ = ticks();
   placeholders_.push_back(&placeholder);
+  replay_.note_saves(placeholders_.size());
   return placeholders_.size() - 1;
 }
 
@@ -142,7 +147,7 @@ std::shared_ptr<Recomputation> Frame::recomputation(std::uint64_t key) {
         if (other == key) return found;
       }
     }
-    run = std::make_shared<Recomputation>();
+    run = std::allocate_shared<Recomputation>(RecyclingAllocator<Recomputation>());
     if (key == kNoKey) return run;
     const auto spent = [](const auto& entry) {
       return entry.second->done && entry.second->exhausted();
@@ -191,32 +196,32 @@ AtLastSlot Frame::at_last_slot(std::size_t last_wanted) const {
 
 void Frame::recompute(Recomputation& run) {
   std::vector<std::string> operators;
-  if (run.slots() != 0) run.clear();
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    std::size_t last = placeholders_.size();
-    while (placeholders_[last - 1] == nullptr) --last;
-    run.start(placeholders_.size(), last - 1, at_last_slot(last - 1), checks_values());
-    for (std::size_t i = 0; i < last; ++i) {
-      if (placeholders_[i] != nullptr) run.want(i);
+  // Once: tensors that an outer region gives are given once.
+  detail::Tensors arguments = arguments_.unpack(name_);
+  do {
+    if (run.slots() != 0) run.clear();
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      std::size_t last = placeholders_.size();
+      while (placeholders_[last - 1] == nullptr) --last;
+      run.start(placeholders_.size(), last - 1, at_last_slot(last - 1), checks_values());
+      for (std::size_t i = 0; i < last; ++i) {
+        if (placeholders_[i] != nullptr) run.want(i);
+      }
     }
-  }
-  run_again(run, operators);
+    if (!arguments_.may_change()) run.note_arguments(arguments);
+  } while (!run_again(run, arguments, operators));
   check(run, operators);
 }
 
-void Frame::run_again(Recomputation& run, std::vector<std::string>& operators) {
-  // Before anything is switched: an outer region may have to recompute to give them.
-  detail::Tensors tensors = arguments_.unpack(name_);
-  if (!arguments_.may_change()) run.note_arguments(tensors);
-
+bool Frame::run_again(Recomputation& run, detail::Tensors& arguments,
+                      std::vector<std::string>& operators) {
   libtorch::RecordingScope recording;
-  ReplayState::Scope replay(replay_);
   auto state = libtorch::copy_of_current_state();
   state->set_hooks(run.shared_from_this());
   state->checkpointing = false;
   state->recomputing = true;
-  state->replaying_random = state->replaying_random || replay.replays_random();
+  ReplayState::Scope replay(replay_, run.undo(), *state);
   libtorch::ThreadStateScope in_force(std::move(state));
   ContextScope context = recompute_context_ ? recompute_context_() : nullptr;
   std::optional<libtorch::OperatorTrace> trace;
@@ -224,20 +229,28 @@ void Frame::run_again(Recomputation& run, std::vector<std::string>& operators) {
   // A run that goes to its end undoes what it switched by hand.
   std::optional<libtorch::AmbientMark> mark;
   if (run.may_be_left()) mark.emplace();
+  // The run takes them; they are wanted again only if it may have to be repeated.
+  detail::Tensors given = replay_.turns_memory_back() ? arguments : std::move(arguments);
   try {
-    call_->run_again(tensors, nullptr);
+    call_->run_again(given, nullptr);
   } catch (...) {
     if (mark) mark->put_back();
+    if (replay.was_wrong(run.count())) return false;
     // Whatever became of StopRecomputation on its way (a Python frame turns it into another
     // exception), and whatever a caught one led to: the tensors are there.
     if (!run.left_early()) rethrow_for_engine(name_);
+    if (trace) operators = trace->lines();
+    return true;
   }
   if (trace) operators = trace->lines();
+  return !replay.was_wrong(run.left_early() ? run.count() : ReplayState::Scope::kToTheEnd);
 }
 
 void Frame::check(const Recomputation& run, const std::vector<std::string>& operators) const {
   const auto fail = [&](const std::string& what) {
+    const std::string explained = explain_ ? explain_() : std::string();
     throw DeterminismError(name_of_region(name_) + ": " + what +
+                           (explained.empty() ? "" : "\nThe first difference: " + explained + ".") +
                            (debug_ ? traces(forward_operators_, operators) : kDebugHint));
   };
   std::string differing;
@@ -263,8 +276,9 @@ void Frame::check(const Recomputation& run, const std::vector<std::string>& oper
         differing += "\n  saved tensor " + std::to_string(i) + ": " +
                      placeholder.metadata().describe() + " in forward, " +
                      Metadata::of(saved->tensor).describe() + " during recomputation";
-      } else if (const auto* values = placeholder.values();
-                 values != nullptr && values->hash != saved->hash && other_values.empty()) {
+      } else if (const auto* values = placeholder.values(); values != nullptr && values->hash &&
+                                                            *values->hash != saved->hash &&
+                                                            other_values.empty()) {
         other_values = "saved tensor " + std::to_string(i) + " (" +
                        placeholder.metadata().describe() + ", saved by " + values->saved_by +
                        ") is the first whose values differ between forward and recomputation.";
@@ -284,7 +298,8 @@ Placeholder::~Placeholder() {
 void Placeholder::call_pack_hook(const at::Tensor& tensor) {
   metadata_ = Metadata::of(tensor);
   if (frame_->checks_values()) {
-    values_ = std::make_unique<Values>(Values{hash_values(tensor), libtorch::current_operator()});
+    values_ = std::make_unique<Values>(Values{{}, libtorch::current_operator()});
+    if (!libtorch::is_writing_to(tensor)) values_->hash = hash_values(tensor);
   }
   index_ = frame_->add(*this);
 }

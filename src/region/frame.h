@@ -12,7 +12,7 @@
 //
 // Locks, in the order in which they may be taken: the run mutex of a recomputation (inner regions
 // before outer ones; never the other way round, since only arguments are fetched under it), the
-// process-wide lock for random replays, and for moments the frame's own mutex.
+// process-wide lock for replays, and for moments the frame's own mutex.
 #pragma once
 
 #include <reprise/checkpoint.h>
@@ -62,7 +62,9 @@ class Frame final : public libtorch::HookProvider, public std::enable_shared_fro
   void forget(std::uint64_t key);
   std::shared_ptr<Recomputation> recomputation(std::uint64_t key);
   void recompute(Recomputation& run);
-  void run_again(Recomputation& run, std::vector<std::string>& operators);
+  // False if the run turned out to start from the wrong state and must be repeated.
+  bool run_again(Recomputation& run, detail::Tensors& arguments,
+                 std::vector<std::string>& operators);
   AtLastSlot at_last_slot(std::size_t last_wanted) const;
   void check(const Recomputation& run, const std::vector<std::string>& operators) const;
 
@@ -74,6 +76,7 @@ class Frame final : public libtorch::HookProvider, public std::enable_shared_fro
   Arguments arguments_;
   ReplayState replay_;
   std::function<ContextScope()> recompute_context_;
+  std::function<std::string()> explain_;
   std::vector<std::string> forward_operators_;
 
   mutable std::mutex mutex_;
@@ -100,7 +103,8 @@ class Placeholder final : public libtorch::SavedVariableHooks, public Recycled<P
 
   // Only with DeterminismCheck::kValues.
   struct Values {
-    std::uint64_t hash = 0;
+    // None if the operator that saves it has yet to write it.
+    std::optional<std::uint64_t> hash;
     std::string saved_by;
   };
   const Values* values() const { return values_.get(); }

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "libtorch/engine.h"
+#include "libtorch/operator_effects.h"
 
 namespace reprise::region {
 
@@ -85,8 +86,10 @@ void Recomputation::collect(const at::Tensor& tensor) {
   if (index != last_wanted_) return;
   complete_.store(true, std::memory_order_release);
   // Inside a backward that the function runs, the exception would have to pass through the engine,
-  // which marks that backward as failed: it is let finish instead.
-  if (at_last_ == AtLastSlot::kLeave && libtorch::current_backward_id() == backward_) {
+  // which marks that backward as failed: it is let finish instead. An operator that writes may have
+  // been given a tensor to save that it has not written yet: leaving it would hand that out.
+  if (at_last_ == AtLastSlot::kLeave && libtorch::current_backward_id() == backward_ &&
+      !libtorch::is_writing()) {
     left_ = true;
     throw StopRecomputation();
   }

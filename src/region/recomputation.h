@@ -20,6 +20,7 @@
 #include "libtorch/saved_tensor.h"
 #include "libtorch/thread_state.h"
 #include "region/metadata.h"
+#include "region/replay_state.h"
 
 namespace reprise::region {
 
@@ -74,6 +75,8 @@ class Recomputation final : public libtorch::HookProvider,
   bool take(std::size_t index, at::Tensor& tensor);
   // Forgets what was saved: the run has failed.
   void clear();
+  // For the ReplayState::Scope around a run.
+  std::shared_ptr<ReplayState::Undo> undo() { return {shared_from_this(), &undo_}; }
   // Nothing is left to hand out.
   bool exhausted() const;
 
@@ -86,6 +89,7 @@ class Recomputation final : public libtorch::HookProvider,
   bool is_argument(const at::Tensor& tensor) const;
   void collect(const at::Tensor& tensor);
 
+  ReplayState::Undo undo_;
   mutable std::mutex mutex_;
   c10::SmallVector<Slot, 2> slots_;
   std::size_t last_wanted_ = 0;

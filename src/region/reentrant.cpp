@@ -26,7 +26,7 @@ struct Reentrant final : torch::CustomClassHolder {
   std::shared_ptr<detail::RegionCall> call;
   std::string name;
   DeterminismCheck determinism_check = DeterminismCheck::kDefault;
-  ReplayState replay;
+  std::shared_ptr<ReplayState> replay;
 
   // The version counters of the arguments, to name one that was changed in place.
   struct Argument {
@@ -55,7 +55,8 @@ struct Reentrant final : torch::CustomClassHolder {
   // Among all tensors of the arguments, undefined ones included.
   std::size_t position_of(std::size_t argument) const;
   variable_list unpack_arguments(AutogradContext* context) const;
-  detail::Tensors run_again(at::TensorList inputs) const;
+  // False if the run turned out to start from the wrong state and must be repeated.
+  bool run_again(at::TensorList inputs, detail::Tensors& outputs) const;
 };
 
 std::size_t Reentrant::position_of(std::size_t argument) const {
@@ -121,18 +122,18 @@ void Reentrant::check(at::TensorList again) const {
   }
 }
 
-detail::Tensors Reentrant::run_again(at::TensorList inputs) const {
+bool Reentrant::run_again(at::TensorList inputs, detail::Tensors& outputs) const {
   detail::Tensors tensors;
   for (std::size_t i = 0, next = 0; i < defined.size(); ++i) {
     tensors.push_back(defined[i] ? inputs[next++] : at::Tensor());
   }
-  detail::Tensors outputs;
+  outputs.clear();
   libtorch::RecordingScope recording;
-  ReplayState::Scope in_replay(replay);
   auto state = libtorch::copy_of_current_state();
   state->checkpointing = false;
   state->recomputing = true;
-  state->replaying_random = state->replaying_random || in_replay.replays_random();
+  const auto undo = std::make_shared<ReplayState::Undo>();
+  ReplayState::Scope in_replay(*replay, undo, *state);
   libtorch::ThreadStateScope in_force(std::move(state));
   const libtorch::AmbientMark mark;
   try {
@@ -141,10 +142,11 @@ detail::Tensors Reentrant::run_again(at::TensorList inputs) const {
     mark.put_back();
     rethrow_for_engine(name);
   }
+  if (in_replay.was_wrong(ReplayState::Scope::kToTheEnd)) return false;
   outputs.erase(std::remove_if(outputs.begin(), outputs.end(),
                                [](const at::Tensor& tensor) { return !tensor.defined(); }),
                 outputs.end());
-  return outputs;
+  return true;
 }
 
 struct ReentrantFunction : torch::autograd::Function<ReentrantFunction> {
@@ -162,9 +164,12 @@ variable_list ReentrantFunction::forward(AutogradContext* context,
   region->note_arguments(inputs);
   auto state = libtorch::copy_of_current_state();
   state->checkpointing = true;
-  libtorch::ThreadStateScope in_force(std::move(state));
-  region->call->run_first();
-  region->replay.end_forward();
+  {
+    const ReplayState::Recording recording(region->replay, *state);
+    libtorch::ThreadStateScope in_force(std::move(state));
+    region->call->run_first();
+  }
+  region->replay->end_forward();
   for (Reentrant::Argument& argument : region->arguments) {
     argument.after_forward = argument.counter.current_version();
   }
@@ -203,7 +208,9 @@ variable_list ReentrantFunction::backward(AutogradContext* context,
     detached.back().set_requires_grad(input.requires_grad());
   }
   inputs.clear();
-  detail::Tensors outputs = region->run_again(detached);
+  detail::Tensors outputs;
+  while (!region->run_again(detached, outputs)) {
+  }
   region->check(outputs);
 
   variable_list roots;
@@ -256,7 +263,7 @@ void run_reentrant(const CheckpointOptions& options,
   region->call = call;
   region->name = options.name;
   region->determinism_check = options.determinism_check;
-  region->replay = ReplayState(options, inputs);
+  region->replay = std::make_shared<ReplayState>(options, inputs);
   const variable_list outputs = ReentrantFunction::apply(region, at::TensorList(inputs));
   // The results are replaced by those that autograd knows; nothing else of the result is touched.
   std::size_t next = 0;

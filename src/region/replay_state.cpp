@@ -1,9 +1,15 @@
 #include "region/replay_state.h"
 
+#include <ATen/Context.h>
 #include <ATen/DeviceAccelerator.h>
 
 #include <reprise/error.h>
 
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "libtorch/counting_allocator.h"
 #include "libtorch/cpu_generator_state.h"
 #include "libtorch/thread_state.h"
 
@@ -35,10 +41,23 @@ bool has_generator(c10::Device device) {
   }
 }
 
+RandomState state_of(const at::Generator& generator) {
+  return RandomState::of_generators(std::span<const at::Generator>(&generator, 1));
+}
+
+// Bytes are copied before the first write only where what the function has made itself can be told
+// from what was there before: or every activation that is changed in place would be copied. Pinned
+// memory comes from allocators that tell nothing, and holds activations on their way.
+bool keeps_bytes(const at::Tensor& tensor, libtorch::Age age) {
+  return tensor.is_cpu() && libtorch::counting_allocator_is_installed() &&
+         (age == libtorch::Age::kOlder ||
+          !at::globalContext().isPinnedPtr(tensor.storage().data()));
+}
+
 }  // namespace
 
 ReplayState::ReplayState(const CheckpointOptions& options, at::TensorList tensors)
-    : random_(options.preserve_rng_state) {
+    : random_(options.preserve_rng_state), memory_(options.preserve_state) {
   if (random_) {
     devices_ = devices_of_region(tensors);
     generators_ = options.generators;
@@ -61,7 +80,61 @@ RandomState ReplayState::take_own() const {
   return generators_.empty() ? RandomState() : RandomState::of_generators(generators_);
 }
 
+bool ReplayState::covers(const at::Generator& generator) const {
+  const auto is_default_of = [&](c10::Device device) {
+    return at::globalContext().defaultGenerator(device) == generator;
+  };
+  return is_default_of(c10::kCPU) ||
+         std::find(generators_.begin(), generators_.end(), generator) != generators_.end() ||
+         std::any_of(devices_.begin(), devices_.end(), is_default_of);
+}
+
+ReplayState::Recording::Recording(std::shared_ptr<ReplayState> replay,
+                                  libtorch::ThreadState& state) {
+  if (!replay->random_ && !replay->memory_) return;
+  replay_ = replay.get();
+  if (replay_->memory_) replay_->mark_ = fresh_.emplace().mark();
+  replay_->recording_ = true;
+  effects_.emplace(state, std::move(replay));
+}
+
+ReplayState::Recording::~Recording() {
+  if (replay_ == nullptr) return;
+  // LibTorch may have carried the thread's state to work that goes on.
+  replay_->recording_ = false;
+}
+
+bool ReplayState::before_write(const at::Tensor& tensor) {
+  had_effects_.store(true, std::memory_order_relaxed);
+  if (!memory_ || !recording_) return false;
+  const libtorch::Age age = mark_.age_of(*tensor.storage().unsafeGetStorageImpl());
+  if (age == libtorch::Age::kFresh) return true;
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (before_ == nullptr) before_ = std::make_unique<libtorch::KeptMemory>();
+  if (keeps_bytes(tensor, age)) {
+    before_->keep(tensor, saves_);
+  } else {
+    before_->keep_version(tensor);
+  }
+  return false;
+}
+
+bool ReplayState::before_draw(const at::Generator& generator) {
+  had_effects_.store(true, std::memory_order_relaxed);
+  if (!random_ || !recording_ || covers(generator)) return false;
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto is_it = [&](const Noted& noted) { return noted.generator == generator; };
+  if (std::none_of(noted_.begin(), noted_.end(), is_it)) {
+    noted_.push_back({generator, state_of(generator)});
+  }
+  return false;
+}
+
 void ReplayState::end_forward() {
+  if (before_ != nullptr) {
+    before_->drop_dead();
+    if (before_->empty()) before_.reset();
+  }
   if (!random_) return;
   // A function that set generators itself may have drawn and covered it up.
   if (libtorch::count_of_restores() != restores_before_) return;
@@ -69,21 +142,86 @@ void ReplayState::end_forward() {
   if (!own_state_.empty() && own_state_.is_current()) own_state_ = {};
 }
 
-ReplayState::Scope::Scope(const ReplayState& state) {
-  if (state.ambient_) ambient_.emplace(*state.ambient_);
-  if (!state.random_) return;
-  replays_random_ = !state.default_state_.empty() || !state.own_state_.empty();
-  // Without the lock nothing may be touched, or another thread's replay would be disturbed.
-  if (!replays_random_) return;
-  const libtorch::ThreadState* thread = libtorch::current_state();
-  if (thread == nullptr || !thread->replaying_random) {
-    lock_ = std::unique_lock<std::mutex>(replay_mutex());
+bool ReplayState::turns_memory_back() const {
+  if (!had_effects_) return false;
+  std::lock_guard<std::mutex> lock(mutex_);
+  return before_ != nullptr;
+}
+
+bool ReplayState::turns_back() const {
+  if (!default_state_.empty() || !own_state_.empty()) return true;
+  if (!had_effects_) return false;
+  std::lock_guard<std::mutex> lock(mutex_);
+  return !noted_.empty() || before_ != nullptr;
+}
+
+void ReplayState::Undo::turn_back(const ReplayState& state) {
+  std::lock_guard<std::mutex> lock(state.mutex_);
+  for (const Noted& noted : state.noted_) {
+    noted_.push_back({noted.generator, state_of(noted.generator)});
+    noted.state.restore();
   }
-  if (!state.default_state_.empty()) default_before_ = state.take_default();
-  if (!state.own_state_.empty()) own_before_ = state.take_own();
+  if (state.before_ == nullptr) return;
+  before_ = std::make_unique<libtorch::KeptMemory>();
+  before_->keep_same(*state.before_);
+  state.before_->put_back();
+}
+
+void ReplayState::Undo::put_back() {
+  state_ = nullptr;
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto noted = std::move(noted_);
+  const auto before = std::move(before_);
+  if (before != nullptr) before->put_back();
+  for (const Noted& generator : noted) {
+    if (!generator.state.is_current()) generator.state.restore();
+  }
+}
+
+bool ReplayState::Undo::before_write(const at::Tensor& tensor) {
+  using libtorch::Age;
+  const ReplayState* state = state_;
+  if (state == nullptr || !state->memory_) return false;
+  c10::StorageImpl& storage = *tensor.storage().unsafeGetStorageImpl();
+  const Age age = mark_.age_of(storage);
+  if (age == Age::kFresh) return true;
+  std::lock_guard<std::mutex> lock(mutex_);
+  // Of unknown age is undone what forward wrote to as well: that was there before, or is gone.
+  // Anything else may be what this run has just made.
+  const bool known = before_ != nullptr && before_->touch(storage);
+  if (age == Age::kUnknown && !known) return false;
+  if (before_ == nullptr) before_ = std::make_unique<libtorch::KeptMemory>();
+  before_->keep(tensor);
+  return true;
+}
+
+bool ReplayState::Undo::before_draw(const at::Generator& generator) {
+  const ReplayState* state = state_;
+  if (state == nullptr || !state->random_ || state->covers(generator)) return false;
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto is_it = [&](const Noted& noted) { return noted.generator == generator; };
+  if (std::none_of(noted_.begin(), noted_.end(), is_it)) {
+    noted_.push_back({generator, state_of(generator)});
+  }
+  return true;
+}
+
+ReplayState::Scope::Scope(ReplayState& state, const std::shared_ptr<Undo>& undo,
+                          libtorch::ThreadState& thread)
+    : state_(state), undo_(*undo) {
+  if (state.ambient_) ambient_.emplace(*state.ambient_);
+  const bool turns_back = state.turns_back();
+  // A function that only computed in forward does so again.
+  undoes_ = turns_back || state.had_effects_;
+  if (!undoes_) return;
+  // Without the lock nothing may be touched, or another thread's replay would be disturbed.
+  if (turns_back && !thread.replaying) lock_ = std::unique_lock<std::mutex>(replay_mutex());
+  thread.replaying = thread.replaying || turns_back;
   try {
-    if (!state.default_state_.empty()) state.default_state_.restore();
-    if (!state.own_state_.empty()) state.own_state_.restore();
+    if (turns_back) turn_back();
+    if (state.memory_) undo_.mark_ = fresh_.emplace().mark();
+    undo_.state_ = &state;
+    effects_.emplace(thread, undo);
   } catch (...) {
     put_back();
     throw;
@@ -92,16 +230,48 @@ ReplayState::Scope::Scope(const ReplayState& state) {
 
 ReplayState::Scope::~Scope() {
   try {
-    put_back();
+    if (undoes_) put_back();
   } catch (const std::exception& error) {
-    TORCH_WARN("checkpoint(): a random generator could not be put back after a recomputation: ",
+    TORCH_WARN("checkpoint(): the state before a recomputation could not be put back: ",
                error.what());
   }
 }
 
+bool ReplayState::Scope::was_wrong(std::size_t saves) {
+  if (undo_.before_ == nullptr) return false;
+  std::lock_guard<std::mutex> lock(state_.mutex_);
+  if (state_.before_ == nullptr || !state_.before_->drop_untouched(*undo_.before_, saves)) {
+    return false;
+  }
+  if (state_.before_->empty()) state_.before_.reset();
+  return true;
+}
+
+void ReplayState::Scope::turn_back() {
+  if (!state_.default_state_.empty()) default_before_ = state_.take_default();
+  if (!state_.own_state_.empty()) own_before_ = state_.take_own();
+  if (!state_.default_state_.empty()) state_.default_state_.restore();
+  if (!state_.own_state_.empty()) state_.own_state_.restore();
+  undo_.turn_back(state_);
+}
+
 void ReplayState::Scope::put_back() {
-  if (!own_before_.empty() && !own_before_.is_current()) own_before_.restore();
-  if (!default_before_.empty() && !default_before_.is_current()) default_before_.restore();
+  // As much as can be, whatever fails.
+  std::exception_ptr first;
+  const auto attempt = [&](const auto& step) {
+    try {
+      step();
+    } catch (...) {
+      if (first == nullptr) first = std::current_exception();
+    }
+  };
+  const auto restore = [](const RandomState& before) {
+    if (!before.empty() && !before.is_current()) before.restore();
+  };
+  attempt([&] { undo_.put_back(); });
+  attempt([&] { restore(own_before_); });
+  attempt([&] { restore(default_before_); });
+  if (first != nullptr) std::rethrow_exception(first);
 }
 
 }  // namespace reprise::region

@@ -19,6 +19,8 @@ def load():
     for name in ("hooks_open", "hooks_refuse"):
         getattr(library, name).argtypes = [ctypes.c_bool]
     library.checkpointed_step_equals_plain.argtypes = [ctypes.c_bool, ctypes.c_bool]
+    library.state_after_region_with.argtypes = [ctypes.c_char_p, ctypes.c_bool, ctypes.POINTER(ctypes.c_long)]
+    library.state_after_region_with.restype = ctypes.c_double
     return library
 
 

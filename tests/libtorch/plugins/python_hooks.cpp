@@ -3,8 +3,12 @@
 // the library.
 #include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
 #include <ATen/ops/dropout.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/randn.h>
+#include <ATen/ops/zeros.h>
 #include <reprise/checkpoint.h>
 #include <reprise/memory.h>
 #include <reprise/saved_tensor_hooks.h>
@@ -93,6 +97,23 @@ int checkpointed_step_equals_plain(bool reentrant, bool nested) {
   region(region(x)).pow(2).sum().backward();
   const bool equal = x.grad().equal(plain[0]) && w.grad().equal(plain[1]);
   return equal && runs >= 4 ? 1 : 0;
+}
+
+// What a step through a region that calls `name`, an operator (Tensor(a!) state, Tensor x) ->
+// Tensor, leaves in a state of two zeros: their sum. In *runs: how often the region's function ran.
+double state_after_region_with(const char* name, bool reentrant, long* runs) {
+  const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(name, "");
+  const at::Tensor state = at::zeros({2});
+  const at::Tensor x = at::ones({2}).requires_grad_(true);
+  *runs = 0;
+  const auto body = [&](const at::Tensor& t) {
+    ++*runs;
+    torch::jit::Stack stack{state, t.detach()};
+    op.callBoxed(&stack);
+    return t.mul(stack.back().toTensor()).sin();
+  };
+  reprise::checkpoint({.reentrant = reentrant}, body, x).sum().backward();
+  return state.sum().item<double>();
 }
 
 long meter_live_bytes() { return static_cast<long>(reprise::live_bytes().count); }
