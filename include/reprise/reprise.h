@@ -4,9 +4,14 @@
 #include <reprise/bytes.h>
 #include <reprise/checkpoint.h>
 #include <reprise/checkpoint_sequential.h>
+#include <reprise/custom_function.h>
 #include <reprise/error.h>
 #include <reprise/memory.h>
+#include <reprise/named.h>
+#include <reprise/offload.h>
 #include <reprise/random_state.h>
 #include <reprise/saved_tensor_hooks.h>
+#include <reprise/selective.h>
+#include <reprise/store.h>
 #include <reprise/version.h>
 #include <reprise/visit_tensors.h>

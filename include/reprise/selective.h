@@ -1,0 +1,187 @@
+// Selective checkpointing: a region that keeps the results of some operators and recomputes the
+// rest.
+//
+//   CheckpointOptions options{.context = reprise::selective(reprise::save_matmuls())};
+//   auto y = reprise::checkpoint(options, block, x);
+//
+// In forward a policy is asked about each operator call below autograd (so about addmm, not about
+// linear); what it says to save is kept, detached, until the recomputation meets the same call
+// again, which is then answered instead of run. The policy is not asked again. Calls are matched by
+// operator and by how many calls of that operator came before. The semantics are those of torch
+// 2.13's create_selective_checkpoint_contexts (torch/utils/checkpoint.py), where this file says
+// nothing else:
+// - Kept results are freed when they have been used, and with the graph. So a region can be
+//   recomputed once: a second backward over it (retain_graph, second derivatives) is a
+//   DeterminismError, unless SelectiveOptions::reuse.
+// - A result that was changed in place after it was kept is recomputed (kPreferSave), or a
+//   DeterminismError (kMustSave) unless SelectiveOptions::allow_cache_entry_mutation.
+// - What only rearranges or reads metadata (views, detach) is recomputed, which costs nothing,
+//   unless the policy says kMustSave.
+// - An operator that changes its arguments in place cannot be answered: kPreferSave then
+//   recomputes, kMustSave is a UsageError.
+// - A kept operator that draws random numbers leaves the generator as if it had run, so that what
+//   is drawn after it is drawn again the same. (torch leaves it where it was.)
+// - A recomputed call whose arguments have other shapes than those of the call that was kept (a
+//   router chose another expert) is a DeterminismError that names the operator.
+//
+// Custom autograd functions are asked about as a whole where they are called through
+// reprise::apply<Function>() (custom_function.h).
+#pragma once
+
+#include <ATen/core/function_schema.h>
+#include <ATen/core/ivalue.h>
+#include <reprise/bytes.h>
+#include <reprise/checkpoint.h>
+#include <reprise/named.h>
+
+#include <concepts>
+#include <functional>
+#include <initializer_list>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace reprise {
+
+class Store;
+namespace detail {
+struct PolicyRule;
+}
+
+// What to do with the results of one operator call. PREFER_ values may be overruled where the
+// operator does not allow it (views, in-place operators); MUST_ values are obeyed or refused with a
+// UsageError. To offload is to park in a store in forward and fetch back for the recomputation.
+enum class CheckpointPolicy {
+  kMustSave,
+  kPreferSave,
+  kMustRecompute,
+  kPreferRecompute,
+  kMustCpuOffload,
+  kPreferCpuOffload,
+};
+
+// One operator call in forward, as a policy sees it: after it has run. Valid during the policy's
+// call.
+class SelectiveCheckpointContext {
+ public:
+  SelectiveCheckpointContext(const c10::FunctionSchema& schema, at::ArrayRef<c10::IValue> arguments,
+                             at::ArrayRef<c10::IValue> results, std::int64_t call_index)
+      : schema_(schema), arguments_(arguments), results_(results), call_index_(call_index) {}
+
+  const c10::FunctionSchema& schema() const { return schema_; }
+  // "aten::mm"; "autograd::MyFunction" for a custom autograd function.
+  const std::string& op() const { return schema_.name(); }
+  // Whether `name` names it: "mm", "aten::mm", "add.Tensor", "aten::add.Tensor". Without an
+  // overload it stands for all.
+  bool is(std::string_view name) const;
+  at::ArrayRef<c10::IValue> arguments() const { return arguments_; }
+  // Of a custom autograd function, which is asked about before it runs: empty.
+  at::ArrayRef<c10::IValue> results() const { return results_; }
+  // Of the results' elements.
+  Bytes result_bytes() const;
+  // Floating-point operations: 2mnk and the like for matrix products, convolutions and attention,
+  // one an element of the results for anything else.
+  double flops() const;
+  // How many calls of this operator the region made before this one.
+  std::int64_t call_index() const { return call_index_; }
+  // The path of names (named.h) in force.
+  std::string path() const { return current_path(); }
+
+ private:
+  const c10::FunctionSchema& schema_;
+  at::ArrayRef<c10::IValue> arguments_;
+  at::ArrayRef<c10::IValue> results_;
+  std::int64_t call_index_;
+};
+
+// Which results a region keeps: an immutable value, cheap to copy, that any number of regions and
+// threads can share.
+class OperatorPolicy {
+ public:
+  using Function = std::function<CheckpointPolicy(const SelectiveCheckpointContext&)>;
+
+  // Asked for each operator call. May be called from several threads at once, may have state, may
+  // throw (which passes through the region). Operators that it calls are not asked about.
+  OperatorPolicy(Function function);  // NOLINT(google-explicit-constructor)
+  template <class F>
+    requires std::is_invocable_r_v<CheckpointPolicy, F&, const SelectiveCheckpointContext&>
+  OperatorPolicy(F function)  // NOLINT(google-explicit-constructor)
+      : OperatorPolicy(Function(std::move(function))) {}
+  // A function that returns bool: true is kMustSave, false kPreferRecompute, as in torch.
+  template <class F>
+    requires std::same_as<bool, std::invoke_result_t<F&, const SelectiveCheckpointContext&>>
+  OperatorPolicy(F function)  // NOLINT(google-explicit-constructor)
+      : OperatorPolicy(
+            Function([f = std::move(function)](const SelectiveCheckpointContext& context) mutable {
+              return f(context) ? CheckpointPolicy::kMustSave : CheckpointPolicy::kPreferRecompute;
+            })) {}
+  // Saves these operators (kPreferSave), recomputes the others. Names as in
+  // SelectiveCheckpointContext::is; "autograd::Name" for a custom autograd function. Throws
+  // UsageError for a name that LibTorch does not know.
+  OperatorPolicy(std::vector<std::string> operators);  // NOLINT(google-explicit-constructor)
+  OperatorPolicy(std::initializer_list<std::string_view> operators)
+      : OperatorPolicy(std::vector<std::string>(operators.begin(), operators.end())) {}
+
+  // Keeps what either keeps. Of two answers the one further right wins: kPreferRecompute,
+  // kPreferCpuOffload, kPreferSave, kMustRecompute, kMustCpuOffload, kMustSave.
+  friend OperatorPolicy operator|(const OperatorPolicy& a, const OperatorPolicy& b);
+
+  explicit OperatorPolicy(std::shared_ptr<const detail::PolicyRule> rule)
+      : rule_(std::move(rule)) {}
+  const std::shared_ptr<const detail::PolicyRule>& rule() const { return rule_; }
+
+ private:
+  std::shared_ptr<const detail::PolicyRule> rule_;
+};
+
+// Matrix products, which cost most for what they hold: mm, addmm, bmm, baddbmm, convolutions and
+// scaled dot-product attention.
+OperatorPolicy save_matmuls();
+
+// Everything but these operators. The default ones are elementwise: an operation or a few an
+// element.
+OperatorPolicy save_all_but(std::vector<std::string> operators);
+OperatorPolicy save_all_but_cheap();
+
+// In each region the results that are dearest to recompute for what they hold, by
+// SelectiveCheckpointContext::flops() a byte, as many as fit in `bytes` (greedy, decided as forward
+// goes on: a dearer result drives out cheaper ones). Throws UsageError for a negative number.
+OperatorPolicy save_largest_cost_per_byte(Bytes bytes);
+
+// Keeps everything but the core of attention: its two batched products, softmax and dropout.
+// "Selective activation recomputation" of Korthikanti et al., arXiv:2205.05198, section 5.
+OperatorPolicy recompute_attention();
+
+// Every n-th call of an operator, the n-th first: every_nth("mm", 2) keeps the 2nd, 4th, ... of
+// each region. Throws UsageError for n < 1 and for unknown operators.
+OperatorPolicy every_nth(std::string_view op, std::int64_t n);
+
+// `policy` inside the named parts (named.h) whose path is `path` or ends with "." and `path`, or
+// lies inside such a part; elsewhere kPreferRecompute. "attention" fits
+// "blocks.3.attention.scores".
+OperatorPolicy inside(std::string path, OperatorPolicy policy);
+
+// What `policy` saves is offloaded instead (kMustSave to kMustCpuOffload, kPreferSave to
+// kPreferCpuOffload).
+OperatorPolicy offloading(OperatorPolicy policy);
+
+struct SelectiveOptions {
+  // Accept kept results that were changed in place after they were kept; the changed value is used.
+  bool allow_cache_entry_mutation = false;
+  // Hold kept results until the graph is freed, so that the region can be recomputed any number of
+  // times.
+  bool reuse = false;
+  // Where kMustCpuOffload and kPreferCpuOffload park. Without one, tensors of an accelerator go to
+  // pinned host memory (host_store()), and offloading a CPU tensor is a UsageError.
+  std::shared_ptr<Store> store = {};
+};
+
+// For CheckpointOptions::context.
+std::function<RegionContexts()> selective(OperatorPolicy policy, SelectiveOptions options = {});
+
+// The contexts of one region, as torch's function of this name returns them.
+RegionContexts create_selective_checkpoint_contexts(OperatorPolicy policy,
+                                                    SelectiveOptions options = {});
+
+}  // namespace reprise
