@@ -2,7 +2,11 @@
 #include "models/strategy.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <reprise/error.h>
+#include <reprise/offload.h>
+#include <reprise/selective.h>
+#include <reprise/store.h>
 
 #include <algorithm>
 #include <charconv>
@@ -11,18 +15,6 @@
 #include <utility>
 
 namespace reprise::models {
-
-struct Strategy::Kind {
-  std::string_view name;
-  std::string_view count_name;  // empty if the strategy takes no count
-  at::Tensor (*run)(const Layers&, const at::Tensor&, std::int64_t count, const CheckpointOptions&);
-
-  std::string usage() const {
-    return count_name.empty() ? std::string(name) : fmt::format("{}:{}", name, count_name);
-  }
-};
-
-namespace {
 
 at::Tensor run_plainly(const Layers& layers, const at::Tensor& input, std::int64_t,
                        const CheckpointOptions&) {
@@ -38,9 +30,11 @@ at::Tensor run_every_block(const Layers& layers, const at::Tensor& input, std::i
   return x;
 }
 
-at::Tensor run_segments(const Layers& layers, const at::Tensor& input, std::int64_t count,
+namespace {
+
+at::Tensor run_segments(const Layers& layers, const at::Tensor& input, std::int64_t segments,
                         const CheckpointOptions& options) {
-  return checkpoint_sequential(layers, count, input, options);
+  return checkpoint_sequential(layers, segments, input, options);
 }
 
 // Segments of equal length but the last, which may be shorter. checkpoint_sequential would give the
@@ -79,56 +73,174 @@ at::Tensor run_from_input(const Layers& layers, const at::Tensor& input, std::in
                    std::make_shared<const CheckpointOptions>(options));
 }
 
+// What one text alone stands for.
+std::function<std::optional<Method>(std::string_view)> always(RunLayers run) {
+  return [run](std::string_view) { return Method{.run = run}; };
+}
+
+std::optional<Method> read_segments(std::string_view digits) {
+  std::int64_t count = 0;
+  const char* end = digits.data() + digits.size();
+  const auto [stop, error] = std::from_chars(digits.data(), end, count);
+  if (error != std::errc() || stop != end || count < 1) {
+    const bool has_digits = !digits.empty();
+    throw UsageError(
+        fmt::format("strategy 'segments{}{}' needs a number of at least 1, such as 'segments:4'",
+                    has_digits ? ":" : "", digits));
+  }
+  return Method{.run = run_segments, .segments = count};
+}
+
+// Every layer a region that keeps what a named policy says.
+std::optional<Method> read_selective(std::string_view name) {
+  struct Named {
+    std::string_view name;
+    OperatorPolicy (*policy)();
+  };
+  static constexpr Named kPolicies[] = {{"matmul", save_matmuls},
+                                        {"all-but-cheap", save_all_but_cheap},
+                                        {"recompute-attention", recompute_attention}};
+  const auto* const found = std::ranges::find(kPolicies, name, &Named::name);
+  if (found == std::end(kPolicies)) return std::nullopt;
+  return Method{.run = run_every_block,
+                .set_options = [context = selective(found->policy())](CheckpointOptions& options) {
+                  options.context = context;
+                }};
+}
+
+// No regions: what autograd saves goes to a store, made on the device of the run.
+Method offloading_to(std::function<std::shared_ptr<Store>(c10::Device)> make_store) {
+  return {.prepare = [make = std::move(make_store)](Method& method, c10::Device device) {
+    method.around_forward = [store = make(device)]() -> ContextScope {
+      return std::make_shared<Offload>(store);
+    };
+  }};
+}
+
+std::optional<Method> read_offload(std::string_view parameter) {
+  constexpr std::string_view kDisk = "disk=";
+  if (parameter == "host") {
+    return offloading_to([](c10::Device device) {
+      if (device.is_cpu()) {
+        throw UsageError(
+            "strategy 'offload:host' moves activations from an accelerator to host memory, and the "
+            "device is the CPU; use 'offload:disk=DIR', or --device with an accelerator");
+      }
+      return host_store();
+    });
+  }
+  if (!parameter.starts_with(kDisk)) return std::nullopt;
+  const std::string folder(parameter.substr(kDisk.size()));
+  if (folder.empty()) {
+    throw UsageError("strategy 'offload:disk=' needs a folder, such as 'offload:disk=/scratch'");
+  }
+  return offloading_to([folder](c10::Device device) {
+    if (!device.is_cpu()) {
+      throw UsageError(fmt::format(
+          "strategy 'offload:disk={}' takes activations in host memory, and the device is {}; use "
+          "'offload:host'",
+          folder, device.str()));
+    }
+    return disk_store({.folder = folder});
+  });
+}
+
+std::vector<std::string> usages(const StrategyKind& kind) {
+  if (kind.parameters.empty()) return {std::string(kind.name)};
+  std::vector<std::string> all;
+  for (const auto& parameter : kind.parameters) {
+    all.push_back(fmt::format("{}:{}", kind.name, parameter));
+  }
+  return all;
+}
+
+[[noreturn]] void refuse(std::string_view text, const std::vector<std::string>& choices) {
+  throw UsageError(
+      fmt::format("unknown strategy '{}'; choose one of {}", text, fmt::join(choices, ", ")));
+}
+
 }  // namespace
 
-const Strategy::Kind Strategy::kKinds[] = {
-    {"none", "", run_plainly},          {"every-block", "", run_every_block},
-    {"segments", "K", run_segments},    {"sqrt", "", run_square_root},
-    {"from-input", "", run_from_input},
-};
-
-std::string Strategy::choices() {
-  std::string list;
-  for (const Kind& kind : kKinds) list += (list.empty() ? "" : ", ") + kind.usage();
-  return list;
+std::span<const StrategyKind> strategy_kinds() {
+  static const std::vector<StrategyKind> kinds = {
+      {"none", {}, always(run_plainly)},
+      {"every-block", {}, always(run_every_block)},
+      {"segments", {"K"}, read_segments},
+      {"sqrt", {}, always(run_square_root)},
+      {"from-input", {}, always(run_from_input)},
+      {"selective", {"matmul", "all-but-cheap", "recompute-attention"}, read_selective},
+      {"offload", {"disk=DIR", "host"}, read_offload},
+  };
+  return kinds;
 }
 
-Strategy Strategy::parse(std::string_view text) {
-  const auto colon = text.find(':');
-  const auto name = text.substr(0, colon);
-  const auto kind = std::ranges::find(kKinds, name, &Kind::name);
-  if (kind == std::end(kKinds)) {
-    throw UsageError(fmt::format("unknown strategy '{}'; choose one of {}", text, choices()));
+std::vector<std::string> Strategy::choices(std::span<const StrategyKind> kinds) {
+  std::vector<std::string> all;
+  for (const StrategyKind& kind : kinds) {
+    for (std::string& usage : usages(kind)) all.push_back(std::move(usage));
   }
-  std::int64_t count = 0;
-  if (kind->count_name.empty()) {
-    if (colon != std::string_view::npos) {
-      throw UsageError(fmt::format("strategy '{}' takes no number; write '{}'", text, kind->name));
-    }
-  } else {
-    const auto digits = colon == std::string_view::npos ? "" : text.substr(colon + 1);
-    const auto [end, error] = std::from_chars(digits.begin(), digits.end(), count);
-    if (error != std::errc() || end != digits.end() || count < 1) {
-      throw UsageError(fmt::format("strategy '{}' needs a number of at least 1, such as '{}:4'",
-                                   text, kind->name));
-    }
-  }
-  return Strategy(std::string(text), *kind, count);
+  return all;
 }
 
-void Strategy::check(std::int64_t layers) const {
-  if (count_ > layers) {
+Strategy Strategy::parse(std::string_view text, std::span<const StrategyKind> kinds) {
+  const auto colon = std::min(text.find(':'), text.size());
+  const auto kind = std::ranges::find(kinds, text.substr(0, colon), &StrategyKind::name);
+  if (kind == kinds.end()) refuse(text, choices(kinds));
+  if (kind->parameters.empty() && colon < text.size()) {
+    throw UsageError(fmt::format("strategy '{}' takes no parameter; write '{}'", text, kind->name));
+  }
+  auto method = kind->read(text.substr(std::min(colon + 1, text.size())));
+  if (!method) refuse(text, usages(*kind));
+  return Strategy(std::string(text), *std::move(method));
+}
+
+void Strategy::check(std::int64_t layers, const CheckpointOptions& options) const {
+  if (method_.segments > layers) {
     throw UsageError(
         fmt::format("strategy '{}' has more segments than the model has layers ({}); "
                     "give at most {}",
                     name_, layers, layers));
   }
+  if (!method_.set_options) return;
+  CheckpointOptions changed = options;
+  method_.set_options(changed);
+  if (options.reentrant && changed.context) {
+    throw UsageError(
+        fmt::format("strategy '{}' works in non-reentrant regions only; leave out --reentrant or "
+                    "choose another strategy",
+                    name_));
+  }
+}
+
+void Strategy::prepare(c10::Device device) {
+  if (!method_.prepare) return;
+  Method prepared = method_;
+  prepared.prepare = nullptr;
+  method_.prepare(prepared, device);
+  method_ = std::move(prepared);
+}
+
+void Strategy::require_prepared() const {
+  if (!method_.prepare) return;
+  throw UsageError(
+      fmt::format("strategy '{}' has opened nothing yet; call prepare(device) before its first "
+                  "step",
+                  name_));
+}
+
+ContextScope Strategy::around_forward() const {
+  require_prepared();
+  return method_.around_forward ? method_.around_forward() : nullptr;
 }
 
 at::Tensor Strategy::run(const Layers& layers, const at::Tensor& input,
                          const CheckpointOptions& options) const {
-  check(static_cast<std::int64_t>(layers.size()));
-  return kind_->run(layers, input, count_, options);
+  require_prepared();
+  check(static_cast<std::int64_t>(layers.size()), options);
+  if (!method_.set_options) return method_.run(layers, input, method_.segments, options);
+  CheckpointOptions changed = options;
+  method_.set_options(changed);
+  return method_.run(layers, input, method_.segments, changed);
 }
 
 }  // namespace reprise::models

@@ -2,7 +2,8 @@
 // it is chosen, parsing sets `chosen` to what runs it and gives the exit code.
 //
 // Exit codes: 0 done; 1 a comparison came out negative, or something failed on the way; 2 the
-// command or its input was wrong; 130, 143 and 129: interrupted by SIGINT, SIGTERM or SIGHUP.
+// command or its input was wrong; 3 `train --verify` found a gradient that is not the plain step's;
+// 130, 143 and 129: interrupted by SIGINT, SIGTERM or SIGHUP.
 #pragma once
 
 #include <CLI/App.hpp>

@@ -36,12 +36,12 @@ void print_table(const CompareOptions& options, const std::vector<Measured>& all
                "same gradients"});
   const Measured& plain = all.front();
   for (const Measured& each : all) {
-    table.add({each.strategy.name(), to_string(each.peak), to_string(each.activations),
+    table.add({escape(each.strategy.name()), to_string(each.peak), to_string(each.activations),
                percent(static_cast<double>(each.activations.count) /
                        static_cast<double>(plain.activations.count)),
                format_milliseconds(each.typical_milliseconds()),
                fmt::format("{:.2f}×", each.typical_milliseconds() / plain.typical_milliseconds()),
-               percent(each.recompute_share), each.differing.empty() ? "yes" : "no"});
+               percent(each.recompute_share), each.difference ? "no" : "yes"});
   }
   print_result(table.text() + "\n");
   print_result(
@@ -59,25 +59,27 @@ void print_json(const CompareOptions& options, const std::vector<Measured>& all,
                     {"ms_per_step", each.typical_milliseconds()},
                     {"ratio_to_none", each.typical_milliseconds() / plain.typical_milliseconds()},
                     {"recompute_share", each.recompute_share},
-                    {"gradients_equal", each.differing.empty()}});
+                    {"gradients_equal", !each.difference}});
+    if (each.difference) rows.back()["first_difference"] = each.difference->json();
   }
   const nlohmann::json result = {{"options", describe(options)},
                                  {"device", network.device().str()},
                                  {"threads", at::get_num_threads()},
                                  {"timed_steps", options.steps},
                                  {"strategies", rows}};
-  print_result(result.dump(2) + "\n");
+  // A strategy may name a folder, whose name need not be text.
+  print_result(result.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }
 
 int compare(CompareOptions options) {
   check(options);
   const c10::Device device = parse_device(options.device);
   check_memory(options, kCopiesOfWeights, device);
+  std::vector<Measured> all = strategies_to_measure(options.strategies, device);
   if (options.threads > 0) at::set_num_threads(options.threads);
   const TextData data = load_text(options.data);
   check_context(data, options.gpt.context);
 
-  std::vector<Measured> all = strategies_to_measure(options.strategies);
   Comparison comparison(options, data, device);
   comparison.run(all);
   options.json ? print_json(options, all, comparison.network())

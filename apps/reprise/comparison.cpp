@@ -10,7 +10,6 @@
 
 #include "apps/reprise/device.h"
 #include "apps/reprise/figures.h"
-#include "apps/reprise/gradients.h"
 #include "apps/reprise/progress.h"
 #include "apps/reprise/streams.h"
 
@@ -18,14 +17,17 @@ namespace reprise::app {
 
 double Measured::typical_milliseconds() const { return median(milliseconds); }
 
-std::vector<Measured> strategies_to_measure(const std::vector<std::string>& names) {
+std::vector<Measured> strategies_to_measure(const std::vector<std::string>& names,
+                                            c10::Device device,
+                                            std::span<const models::StrategyKind> kinds) {
   std::vector<Measured> all;
   const auto add = [&](const std::string& name) {
     const auto same = [&](const Measured& each) { return each.strategy.name() == name; };
-    if (std::ranges::none_of(all, same)) all.emplace_back(models::Strategy::parse(name));
+    if (std::ranges::none_of(all, same)) all.emplace_back(models::Strategy::parse(name, kinds));
   };
   add("none");
   for (const std::string& name : names) add(name);
+  for (Measured& each : all) each.strategy.prepare(device);
   return all;
 }
 
@@ -45,12 +47,13 @@ void Comparison::run(std::vector<Measured>& all) {
   for (std::int64_t round = 0; round <= options_.steps; ++round) {
     GradientBits expected;
     for (Measured& each : all) {
-      line.show({fmt::format("round {}/{}", round + 1, options_.steps + 1), each.strategy.name()});
+      line.show({fmt::format("round {}/{}", round + 1, options_.steps + 1),
+                 escape(each.strategy.name())});
       round == 0 ? examine(each) : time(each, round);
       if (expected.empty()) {
         expected = gradient_bits(*network_.model());
-      } else if (each.differing.empty()) {
-        each.differing = first_difference(*network_.model(), expected);
+      } else if (!each.difference) {
+        each.difference = first_difference(*network_.model(), expected);
       }
     }
   }
@@ -86,10 +89,9 @@ void Comparison::time(Measured& measured, std::int64_t round) {
 int report_differences(const std::vector<Measured>& all) {
   int exit_code = 0;
   for (const Measured& each : all) {
-    if (each.differing.empty()) continue;
+    if (!each.difference) continue;
     print_error_line(
-        fmt::format("reprise compare: under {} the gradient of {} differs from the plain step's",
-                    each.strategy.name(), each.differing));
+        fmt::format("reprise compare: under {} {}", each.strategy.name(), each.difference->text()));
     exit_code = 1;
   }
   return exit_code;

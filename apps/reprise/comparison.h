@@ -10,10 +10,13 @@
 #include <reprise/bytes.h>
 
 #include <cstdint>
+#include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "apps/reprise/gradients.h"
 #include "apps/reprise/network.h"
 #include "apps/reprise/options.h"
 #include "apps/reprise/recompute_clock.h"
@@ -29,14 +32,17 @@ struct Measured {
   Bytes peak;         // most bytes alive during the step
   Bytes activations;  // of those, what was not alive before it
   std::vector<double> milliseconds;
-  double recompute_share = 0;  // of the step's time
-  std::string differing;       // the first parameter whose gradient is not that of the yardstick
+  double recompute_share = 0;                    // of the step's time
+  std::optional<GradientDifference> difference;  // of the first round that had one
 
   double typical_milliseconds() const;
 };
 
-// "none", which the others are compared with, and then the named ones, each once.
-std::vector<Measured> strategies_to_measure(const std::vector<std::string>& names);
+// "none", which the others are compared with, and then the named ones, each once; prepared for the
+// device. Throws UsageError.
+std::vector<Measured> strategies_to_measure(
+    const std::vector<std::string>& names, c10::Device device,
+    std::span<const models::StrategyKind> kinds = models::strategy_kinds());
 
 class Comparison {
  public:

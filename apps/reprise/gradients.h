@@ -3,6 +3,9 @@
 
 #include <torch/nn/module.h>
 
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,12 +16,30 @@ namespace reprise::app {
 void allocate_gradients(const torch::nn::Module& model);
 void clear_gradients(const torch::nn::Module& model);
 
-// The bytes of every gradient. Not tensors: what is measured should not contain its own yardstick.
-using GradientBits = std::vector<std::string>;
+// The bytes of every gradient, on the host; none for a parameter that has no gradient. Not tensors:
+// what is measured should not contain its own yardstick.
+using GradientBits = std::vector<std::optional<std::string>>;
 GradientBits gradient_bits(const torch::nn::Module& model);
 
-// The name of the first parameter whose gradient differs from the expected one in any bit (so 0 and
-// -0 differ, and NaNs of the same bits do not); empty if all are equal.
-std::string first_difference(const torch::nn::Module& model, const GradientBits& expected);
+// Where two sets of gradients part: the first parameter, and its first element.
+struct GradientDifference {
+  std::string parameter;
+  std::int64_t index = 0;       // of the element, counted through the flattened gradient
+  std::string expected, found;  // its two values, so written that they differ
+  std::int64_t differing = 0;   // elements of this parameter that differ
+  std::int64_t elements = 0;    // that it has
+  std::int64_t differing_parameters = 0;
+  std::int64_t parameters = 0;  // that the model has
+
+  // "the gradient of NAME differs from the plain step's: ...".
+  std::string text() const;
+  nlohmann::json json() const;
+};
+
+// Compares with the expected gradients, of which there must be as many. Any bit counts (so 0 and -0
+// differ, and NaNs of the same bits do not), and so does a gradient that is missing or has another
+// size. nullopt if all are equal.
+std::optional<GradientDifference> first_difference(const torch::nn::Module& model,
+                                                   const GradientBits& expected);
 
 }  // namespace reprise::app

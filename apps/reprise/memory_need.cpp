@@ -13,8 +13,12 @@ namespace reprise::app {
 
 namespace {
 
-constexpr double kWordBytes = 4;    // of a weight or an activation in f32
-constexpr double kTokenBytes = 16;  // an index of 8 bytes as input and one as target
+constexpr double kWordBytes = 4;      // of a weight or an activation in f32
+constexpr double kTokenBytes = 16;    // an index of 8 bytes as input and one as target
+constexpr double kHalfWordBytes = 2;  // of either in bf16
+// What a block saves of each token, in widths: its input, both norms' results, q, k and v, the
+// mixed values, the sum after attention, and the MLP's hidden values before and after GELU.
+constexpr double kSavedWidths = 1 + 2 + 3 + 1 + 1 + 2 * 4;
 
 std::string text_of(double bytes) {
   return to_string(Bytes(static_cast<std::int64_t>(std::min(bytes, 9e18))));
@@ -44,6 +48,16 @@ double batch_bytes_needed(const RunOptions& options) {
   return tokens * (kTokenBytes + kWordBytes * (columns + scores));
 }
 
+double plain_step_bytes_needed(const RunOptions& options) {
+  const auto context = static_cast<double>(options.gpt.context);
+  const double tokens = static_cast<double>(options.batch) * context;
+  const double scores =
+      options.gpt.fused_attention ? 0 : static_cast<double>(options.gpt.heads) * context;
+  const double words = tokens * (kSavedWidths * static_cast<double>(options.gpt.width) + scores);
+  const double word = options.dtype == "bf16" ? kHalfWordBytes : kWordBytes;
+  return static_cast<double>(options.gpt.layers) * words * word;
+}
+
 void check_memory(const RunOptions& options, int copies, c10::Device device) {
   const double memory = physical_memory();
   // Weights are drawn on the CPU even for an accelerator, which then holds the rest.
@@ -65,6 +79,22 @@ void check_memory(const RunOptions& options, int copies, c10::Device device) {
         options.batch, options.gpt.context, options.gpt.width, text_of(batch_bytes_needed(options)),
         text_of(memory)));
   }
+}
+
+void check_verification_memory(const TrainOptions& options, c10::Device device) {
+  if (options.verify == 0 || !device.is_cpu()) return;
+  // Between forward and backward there are no gradients yet, and before the second step nothing of
+  // the optimizer's.
+  const int copies = options.steps > options.verify ? 3 : 1;
+  const double weights = parameters_needed(options.gpt) * kWordBytes * copies;
+  const double needed = plain_step_bytes_needed(options) + weights;
+  if (needed <= physical_memory()) return;
+  throw UsageError(fmt::format(
+      "--verify {} runs steps of strategy none, which need at least {} for --layers {} at --batch "
+      "{}, and this machine has {}; choose a smaller --batch, --context or --layers, or leave out "
+      "--verify",
+      options.verify, text_of(needed), options.gpt.layers, options.batch,
+      text_of(physical_memory())));
 }
 
 }  // namespace reprise::app

@@ -14,9 +14,13 @@ double physical_memory();
 // Lower bounds, as doubles because the sizes of a mistyped option overflow any integer.
 double parameters_needed(const models::GptOptions& gpt);
 double batch_bytes_needed(const RunOptions& options);
+// What a step without checkpointing keeps for backward in all layers together.
+double plain_step_bytes_needed(const RunOptions& options);
 
 // Throws UsageError, naming the options, if the weights or one batch cannot fit. `copies` of the
 // weights are kept: themselves, their gradients, and what the optimizer holds.
 void check_memory(const RunOptions& options, int copies, c10::Device device);
+// The same for the plain steps of options.verify.
+void check_verification_memory(const TrainOptions& options, c10::Device device);
 
 }  // namespace reprise::app

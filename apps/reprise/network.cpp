@@ -31,10 +31,9 @@ Network::Network(const RunOptions& options, c10::Device device)
 }
 
 at::Tensor Network::loss(const Batch& batch, const models::Strategy& strategy) {
-  CheckpointOptions regions;
-  regions.reentrant = options_.reentrant;
   const Autocast autocast(device_, options_.dtype);
-  const at::Tensor x = strategy.run(layers_, model_->embed(batch.tokens), regions);
+  const ContextScope around = strategy.around_forward();
+  const at::Tensor x = strategy.run(layers_, model_->embed(batch.tokens), region_options(options_));
   return models::next_token_loss(model_->head(x), batch.targets);
 }
 

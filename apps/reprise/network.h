@@ -22,7 +22,7 @@ class Network {
   // Seeds all default generators with options.seed and draws the weights.
   Network(const RunOptions& options, c10::Device device);
 
-  // The mean loss of a batch, its graph built under the strategy.
+  // The mean loss of a batch, its graph built under the strategy, which must be prepared.
   at::Tensor loss(const Batch& batch, const models::Strategy& strategy);
   // Runs backward from `scale` times the loss, outside autocast; returns the loss without its
   // graph.

@@ -69,7 +69,26 @@ void bind_machine(CLI::App& command, RunOptions& options) {
                 "CPU threads; 0: as many as LibTorch chooses");
 }
 
-constexpr const char* kReentrantHelp = "use the reentrant variant of checkpointing";
+// The strategies in lines that fit beside the options.
+std::string strategy_list() {
+  constexpr std::size_t kColumns = 60;
+  std::string list;
+  std::size_t line = 0;
+  for (const std::string& choice : models::Strategy::choices()) {
+    const bool wraps = line + choice.size() + 3 > kColumns;
+    list += list.empty() ? "" : wraps ? ",\n" : ", ";
+    line = wraps ? choice.size() : line + choice.size() + 2;
+    list += choice;
+  }
+  return list;
+}
+
+void bind_regions(OptionGroup& group, RunOptions& options) {
+  group.flag("--reentrant", options.reentrant, "use the reentrant variant of checkpointing");
+  group.text("--determinism", "KIND", options.determinism,
+             "what is compared of the tensors that are recomputed: none, default\n"
+             "(their number, shapes and types), or values (also a hash of each)");
+}
 
 // As models::check() does, in the spelling of the options.
 void check_heads(const models::GptOptions& gpt) {
@@ -81,6 +100,7 @@ void check_heads(const models::GptOptions& gpt) {
 }
 
 void check_run(RunOptions& options) {
+  check_choice("--determinism", options.determinism, {"none", "default", "values"});
   check_choice("--model", options.model, {"gpt"});
   check_choice("--attention", options.attention, {"fused", "unfused"});
   check_choice("--dtype", options.dtype, {"f32", "bf16"});
@@ -89,11 +109,24 @@ void check_run(RunOptions& options) {
   models::check(options.gpt);
 }
 
-void check_reentrant(const RunOptions& options, bool recomputes) {
-  if (!options.reentrant || recomputes) return;
+// Options that regions are given, without a strategy that makes any.
+void check_regions(const RunOptions& options, const std::vector<std::string>& strategies) {
+  const auto recomputes = [](const std::string& each) {
+    return models::Strategy::parse(each).recomputes();
+  };
+  if (std::ranges::any_of(strategies, recomputes)) return;
+  const std::string given = options.reentrant                  ? "--reentrant"
+                            : options.determinism != "default" ? "--determinism"
+                                                               : "";
+  if (given.empty()) return;
   throw UsageError(
-      "--reentrant has no effect with strategy none, which recomputes nothing: leave it out or "
-      "choose a strategy such as sqrt");
+      fmt::format("{} has no effect with strategy {}, which recomputes nothing: leave it out or "
+                  "choose a strategy such as sqrt",
+                  given, strategies.back()));
+}
+
+void check_strategy(const std::string& strategy, const RunOptions& options) {
+  models::Strategy::parse(strategy).check(options.gpt.layers, region_options(options));
 }
 
 void check_saving(const TrainOptions& options) {
@@ -144,9 +177,14 @@ void bind(CLI::App& command, TrainOptions& options) {
                 "largest norm of the gradients; 0: no clipping");
   OptionGroup memory(command, "Memory");
   memory.text("--strategy", "NAME", options.strategy,
-              "which blocks are recomputed in backward: none, every-block,\n"
-              "segments:K, sqrt, from-input");
-  memory.flag("--reentrant", options.reentrant, kReentrantHelp);
+              ("which blocks are recomputed in backward:\n" + strategy_list()).c_str());
+  bind_regions(memory, options);
+  memory.whole("--verify", options.verify, {0, kMostSteps},
+               "compare all gradients with the plain step's, bit for bit, in the first\n"
+               "step and every Nth after it; 0: never. Such a step costs a plain step\n"
+               "more, with the memory of strategy none and a copy of the gradients;\n"
+               "accelerators use deterministic kernels. The run stops where they\n"
+               "differ, before that step changes the weights: exit code 3");
   OptionGroup saving(command, "Saving");
   saving.path("--checkpoint-dir", "DIR", options.checkpoint_dir,
               "save the run there: at the end, and when it is interrupted");
@@ -165,18 +203,20 @@ void bind(CLI::App& command, CompareOptions& options) {
   OptionGroup measuring(command, "Measuring");
   measuring.names("--strategies", options.strategies,
                   fmt::format("{}", fmt::join(usual_strategies(), ",")),
-                  "to compare, with commas between: none, every-block, segments:K,\n"
-                  "sqrt, from-input; none is always measured, as the yardstick");
+                  ("to compare, with commas between; none is always measured, as the\n"
+                   "yardstick: " +
+                   strategy_list())
+                      .c_str());
   measuring.whole("--steps", options.steps, {1, kMostSteps}, "timed steps under each strategy");
-  measuring.flag("--reentrant", options.reentrant, kReentrantHelp);
+  bind_regions(measuring, options);
   bind_model(command, options);
   bind_machine(command, options);
 }
 
 void check(TrainOptions& options) {
   check_run(options);
-  models::Strategy::parse(options.strategy).check(options.gpt.layers);
-  check_reentrant(options, options.strategy != "none");
+  check_strategy(options.strategy, options);
+  check_regions(options, {options.strategy});
   if (!options.warmup) options.warmup = std::min<std::int64_t>(100, options.steps / 10);
   check_saving(options);
 }
@@ -187,11 +227,17 @@ void check(CompareOptions& options) {
     std::ranges::copy_if(usual_strategies(), std::back_inserter(options.strategies),
                          [&](const auto& each) { return fits(each, options.gpt.layers); });
   }
-  for (const std::string& strategy : options.strategies) {
-    models::Strategy::parse(strategy).check(options.gpt.layers);
-  }
-  check_reentrant(options, std::ranges::any_of(options.strategies,
-                                               [](const auto& each) { return each != "none"; }));
+  for (const std::string& strategy : options.strategies) check_strategy(strategy, options);
+  check_regions(options, options.strategies);
+}
+
+CheckpointOptions region_options(const RunOptions& options) {
+  CheckpointOptions regions;
+  regions.reentrant = options.reentrant;
+  regions.determinism_check = options.determinism == "values" ? DeterminismCheck::kValues
+                              : options.determinism == "none" ? DeterminismCheck::kNone
+                                                              : DeterminismCheck::kDefault;
+  return regions;
 }
 
 nlohmann::json describe(const RunOptions& options) {
@@ -200,7 +246,7 @@ nlohmann::json describe(const RunOptions& options) {
           {"context", options.gpt.context}, {"attention", options.attention},
           {"dropout", options.gpt.dropout}, {"batch", options.batch},
           {"seed", options.seed},           {"dtype", options.dtype},
-          {"reentrant", options.reentrant}};
+          {"reentrant", options.reentrant}, {"determinism", options.determinism}};
 }
 
 nlohmann::json describe(const TrainOptions& options) {
@@ -211,7 +257,8 @@ nlohmann::json describe(const TrainOptions& options) {
               {"lr", options.learning_rate},
               {"warmup", *options.warmup},
               {"weight_decay", options.weight_decay},
-              {"clip", options.clip}});
+              {"clip", options.clip},
+              {"verify", options.verify}});
   return all;
 }
 

@@ -4,6 +4,8 @@
 // user sees.
 #pragma once
 
+#include <reprise/checkpoint.h>
+
 #include <CLI/App.hpp>
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
@@ -27,6 +29,7 @@ struct RunOptions {
   std::string device = "auto";
   int threads = 0;  // 0: as LibTorch chooses
   bool reentrant = false;
+  std::string determinism = "default";
   bool json = false;
 };
 
@@ -44,6 +47,7 @@ struct TrainOptions : RunOptions {
   std::int64_t stop_after = 0;        // 0: at the last step
   bool resume = false;
   bool sample = false;
+  std::int64_t verify = 0;  // steps from one verified step to the next; 0: none is
 };
 
 struct CompareOptions : RunOptions {
@@ -59,6 +63,9 @@ void bind(CLI::App& command, CompareOptions& options);
 // warm-up).
 void check(TrainOptions& options);
 void check(CompareOptions& options);
+
+// What every region is given.
+CheckpointOptions region_options(const RunOptions& options);
 
 // The options that decide what is computed, for --json and for the checkpoint.
 nlohmann::json describe(const RunOptions& options);

@@ -2,6 +2,7 @@
 #include "apps/reprise/trainer.h"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/isfinite.h>
@@ -50,41 +51,63 @@ constexpr const char* kPinned[] = {"model",   "layers", "width",      "heads",
 
 }  // namespace
 
-Trainer::Trainer(const TrainOptions& options, TextData data, c10::Device device)
+Trainer::Trainer(const TrainOptions& options, models::Strategy strategy, TextData data,
+                 c10::Device device)
     : options_(options),
       data_(std::move(data)),
       network_(options, device),
-      strategy_(models::Strategy::parse(options.strategy)),
+      strategy_(std::move(strategy)),
       schedule_{options.learning_rate, *options.warmup, options.steps},
-      optimizer_(make_optimizer(*network_.model(), options)) {}
+      optimizer_(make_optimizer(*network_.model(), options)) {
+  if (options.verify > 0 && !device.is_cpu()) {
+    at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);
+  }
+}
 
-StepReport Trainer::step() {
-  const auto start = std::chrono::steady_clock::now();
-  const PeakScope memory(network_.device());
-  StepReport report;
-  report.learning_rate = schedule_.learning_rate(done_);
-  for (auto& group : optimizer_.param_groups()) group.options().set_lr(report.learning_rate);
-  optimizer_.zero_grad();
-  network_.model()->train();
+double Trainer::accumulate(const models::Strategy& strategy) {
   const double share = 1.0 / static_cast<double>(options_.accumulate);
   at::Tensor total;
   for (std::int64_t part = 0; part < options_.accumulate; ++part) {
     const auto starts = random_starts(options_.seed, done_ * options_.accumulate + part,
                                       options_.batch, data_.training.size(), options_.gpt.context);
     const Batch batch = cut(data_.training, starts, options_.gpt.context, network_.device());
-    const at::Tensor loss = network_.run_backward(batch, strategy_, share);
+    const at::Tensor loss = network_.run_backward(batch, strategy, share);
     total = total.defined() ? total + loss * share : loss * share;
-    report.tokens += batch.tokens.numel();
   }
-  report.loss = finite_loss(total.item<double>());
+  return total.item<double>();
+}
+
+StepReport Trainer::step() {
+  network_.model()->train();
+  std::optional<Verification> verification;
+  if (is_verified_next()) {
+    const auto plainly = models::Strategy::parse("none");
+    verification.emplace(*network_.model(), network_.device(), [&] { accumulate(plainly); });
+  }
+  const auto start = std::chrono::steady_clock::now();
+  const PeakScope memory(network_.device());
+  StepReport report;
+  report.step = done_ + 1;
+  report.learning_rate = schedule_.learning_rate(done_);
+  for (auto& group : optimizer_.param_groups()) group.options().set_lr(report.learning_rate);
+  optimizer_.zero_grad();
+  report.loss = finite_loss(accumulate(strategy_));
+  report.tokens = options_.accumulate * options_.batch * options_.gpt.context;
+  const double comparing = verification ? verification->compare(*network_.model()) : 0;
   const double bound = options_.clip > 0 ? options_.clip : std::numeric_limits<double>::infinity();
   report.gradient_norm = torch::nn::utils::clip_grad_norm_(network_.model()->parameters(), bound);
-  optimizer_.step();
+  if (verification) report.verification = verification->report();
+  if (report.differs()) {
+    verification->put_back();
+  } else {
+    optimizer_.step();
+    ++done_;
+  }
   synchronize(network_.device());
-  report.step = ++done_;
   report.peak = memory.peak();
   report.milliseconds =
-      std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+      std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count() -
+      comparing;
   return report;
 }
 

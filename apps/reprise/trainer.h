@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 
 #include "apps/reprise/network.h"
@@ -14,6 +15,8 @@
 #include "apps/reprise/schedule.h"
 #include "apps/reprise/text_data.h"
 #include "apps/reprise/training_checkpoint.h"
+#include "apps/reprise/verification.h"
+#include "models/strategy.h"
 
 namespace reprise::app {
 
@@ -22,16 +25,24 @@ struct StepReport {
   double loss = 0;        // mean over the step's batches, in nats per byte
   double learning_rate = 0;
   double gradient_norm = 0;  // before clipping
-  double milliseconds = 0;
+  double milliseconds = 0;   // without those of the verification
   std::int64_t tokens = 0;
-  Bytes peak;  // most bytes alive during the step
+  Bytes peak;  // most bytes alive during the step, the verification's plain step not included
+  std::optional<VerificationReport> verification;  // if the step was verified
+
+  bool differs() const { return verification && verification->difference; }
 };
 
 class Trainer {
  public:
-  Trainer(const TrainOptions& options, TextData data, c10::Device device);
+  // The strategy must be prepared for the device. With options.verify an accelerator is told to use
+  // deterministic kernels: others would differ from run to run by themselves.
+  Trainer(const TrainOptions& options, models::Strategy strategy, TextData data,
+          c10::Device device);
 
-  // Throws Error, before the parameters are changed, if the loss is not a finite number.
+  // Throws Error, before the parameters are changed, if the loss is not a finite number. Where the
+  // verification finds a difference, the step is not done: parameters, random state and number of
+  // steps stay as they were.
   StepReport step();
   // Steps done, those of earlier processes included.
   std::int64_t steps_done() const { return done_; }
@@ -54,7 +65,10 @@ class Trainer {
   Network& network() { return network_; }
 
  private:
+  // Forward and backward of all batches of the next step; returns their mean loss.
+  double accumulate(const models::Strategy& strategy);
   double finite_loss(double loss) const;
+  bool is_verified_next() const { return options_.verify > 0 && done_ % options_.verify == 0; }
 
   TrainOptions options_;
   TextData data_;

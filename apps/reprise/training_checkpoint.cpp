@@ -82,7 +82,9 @@ void save_training(const fs::path& folder, const TrainingFacts& facts,
   model.save(model_part);
   optimizer.save(optimizer_part);
   write_generators(generators, device);
-  archive.write("facts", c10::IValue(facts.dump()));
+  // Of the options, a path need not be text.
+  archive.write("facts",
+                c10::IValue(facts.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)));
   archive.write("model", model_part);
   archive.write("optimizer", optimizer_part);
   archive.write("generators", generators);

@@ -19,27 +19,42 @@ namespace {
 constexpr std::size_t kRecentSteps = 50;
 
 nlohmann::json metrics_of(const StepReport& report) {
-  return {{"step", report.step},
-          {"loss", report.loss},
-          {"lr", report.learning_rate},
-          {"gradient_norm", report.gradient_norm},
-          {"ms", report.milliseconds},
-          {"tokens_per_s", static_cast<double>(report.tokens) / report.milliseconds * 1e3},
-          {"peak_bytes", report.peak.count}};
+  nlohmann::json metrics = {
+      {"step", report.step},
+      {"loss", report.loss},
+      {"lr", report.learning_rate},
+      {"gradient_norm", report.gradient_norm},
+      {"ms", report.milliseconds},
+      {"tokens_per_s", static_cast<double>(report.tokens) / report.milliseconds * 1e3},
+      {"peak_bytes", report.peak.count}};
+  if (const auto& verification = report.verification) {
+    metrics.update({{"gradients_equal", !verification->difference},
+                    {"verification_ms", verification->milliseconds},
+                    {"verification_peak_bytes", verification->peak.count}});
+    if (report.differs()) metrics["first_difference"] = verification->difference->json();
+  }
+  return metrics;
+}
+
+// Of the last steps only: this runs after every one.
+double recent_median(const std::vector<double>& all) {
+  const auto count = std::min<std::size_t>(all.size(), kRecentSteps);
+  return median({all.end() - static_cast<std::ptrdiff_t>(count), all.end()});
 }
 
 ProgressFigures progress_of(const TrainOptions& options, const Outcome& outcome) {
-  // Of the last steps only: this runs after every one.
-  const auto count = std::min<std::size_t>(outcome.milliseconds.size(), kRecentSteps);
-  const double typical = median({outcome.milliseconds.end() - static_cast<std::ptrdiff_t>(count),
-                                 outcome.milliseconds.end()});
+  const double typical = recent_median(outcome.milliseconds);
+  const double verifying = options.verify > 0 ? recent_median(outcome.verification_milliseconds) /
+                                                    static_cast<double>(options.verify)
+                                              : 0;
   return {.step = outcome.last.step,
           .steps = options.steps,
           .loss = outcome.last.loss,
           .milliseconds_per_step = typical,
           .tokens_per_second = static_cast<double>(outcome.last.tokens) / typical * 1e3,
           .peak = outcome.peak,
-          .seconds_left = typical / 1e3 * static_cast<double>(options.steps - outcome.last.step)};
+          .seconds_left =
+              (typical + verifying) / 1e3 * static_cast<double>(options.steps - outcome.last.step)};
 }
 
 void save(const TrainOptions& options, Trainer& trainer) {
@@ -55,11 +70,11 @@ void write_metrics(const TrainOptions& options, const StepReport& report, Traine
     const std::string saved = saved_where(options);
     throw Error(fmt::format(
         "{}; {}; free space or choose another file with --metrics", error.what(),
-        saved.empty()
-            ? fmt::format("stopped after step {}, and nothing was saved, for there is no "
-                          "--checkpoint-dir",
-                          report.step)
-            : fmt::format("step {} is saved to {}: go on with --resume", report.step, saved)));
+        saved.empty() ? fmt::format("stopped after step {}, and nothing was saved, for there is no "
+                                    "--checkpoint-dir",
+                                    trainer.steps_done())
+                      : fmt::format("step {} is saved to {}: go on with --resume",
+                                    trainer.steps_done(), saved)));
   }
 }
 
@@ -68,6 +83,11 @@ void take_step(const TrainOptions& options, Trainer& trainer, MetricsFile& metri
   outcome.last = trainer.step();
   outcome.milliseconds.push_back(outcome.last.milliseconds);
   outcome.peak = std::max(outcome.peak, outcome.last.peak);
+  if (const auto& verification = outcome.last.verification) {
+    outcome.verification_milliseconds.push_back(verification->milliseconds);
+    outcome.verification_peak = std::max(outcome.verification_peak, verification->peak);
+    outcome.difference = verification->difference;
+  }
   write_metrics(options, outcome.last, trainer, metrics);
 }
 
@@ -93,7 +113,7 @@ Outcome run_steps(const TrainOptions& options, Trainer& trainer, MetricsFile& me
     take_step(options, trainer, metrics, outcome);
     line.show(progress_parts(progress_of(options, outcome)));
     const std::int64_t done = trainer.steps_done();
-    complete = done == options.steps || done - first == options.stop_after;
+    complete = done == options.steps || done - first == options.stop_after || outcome.difference;
     // A signal during the last step asks for what is about to happen anyway.
     if (!complete) outcome.signal = interrupt.signal();
     const bool due = options.checkpoint_every > 0 && done % options.checkpoint_every == 0;

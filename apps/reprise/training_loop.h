@@ -5,6 +5,7 @@
 #include <reprise/bytes.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,11 +23,15 @@ struct Outcome {
   Bytes peak;
   double validation_loss = 0;  // not measured if a signal has come
   int signal = 0;              // that ended the call before its steps were done; else 0
+  std::vector<double> verification_milliseconds;  // of the verified steps
+  Bytes verification_peak;
+  std::optional<GradientDifference> difference;  // of the last step, which was then not done
 };
 
 // Saves at the end, and as the options say, if there is a --checkpoint-dir. Throws Error if a loss
 // or a weight is not finite, or if a file cannot be written; if that is the metrics, the run is
-// saved first.
+// saved first. A difference that a verification finds ends the call as if the steps before were all
+// that was asked for.
 Outcome run_steps(const TrainOptions& options, Trainer& trainer, MetricsFile& metrics);
 
 // The file of the checkpoint; empty if there is none.

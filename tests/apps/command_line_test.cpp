@@ -75,6 +75,12 @@ TEST(CommandLine, RefusesNumbersOutOfTheirBounds) {
   expect_refusal(words("train --threads 10000000"), "--threads is '10000000'");
   expect_refusal(words("train --dropout 1"), "--dropout is '1': give a number of at least 0 and");
   expect_refusal(words("compare --steps 0"), "--steps is '0'");
+  for (const char* value : {"-1", "1000000000001", "often"}) {
+    expect_refusal(
+        {"train", "--verify", value},
+        fmt::format("--verify is '{}': give a whole number between 0 and 1000000000000", value));
+  }
+  expect_refusal(words("compare --verify 1"), "unknown option --verify");
 }
 
 TEST(CommandLine, RefusesWhatTheMachineHasNoMemoryFor) {
@@ -84,11 +90,19 @@ TEST(CommandLine, RefusesWhatTheMachineHasNoMemoryFor) {
                  "choose a smaller --batch, --context or --width");
   expect_refusal(words("train --device cpu --attention unfused --context 1000000"),
                  "--batch 8 of --context 1000000 at --width 256 needs at least");
+  // Little by itself, but every layer's activations at once.
+  expect_refusal(words("train --device cpu --strategy sqrt --verify 10 --layers 65536 --width 8 "
+                       "--heads 1 --batch 4096 --context 256"),
+                 "--verify 10 runs steps of strategy none, which need at least");
 }
 
 TEST(CommandLine, RefusesOptionsThatWouldHaveNoEffect) {
   expect_refusal(words("train --reentrant"), "--reentrant has no effect with strategy none");
   expect_refusal(words("compare --reentrant --strategies none"), "--reentrant has no effect");
+  expect_refusal(words("train --determinism values"),
+                 "--determinism has no effect with strategy none, which recomputes nothing: leave "
+                 "it out or choose a strategy such as sqrt");
+  expect_refusal(words("compare --determinism none --strategies none"), "--determinism has no");
   expect_refusal(words("train --stop-after 101 --checkpoint-dir unused"),
                  "--stop-after 101 is beyond --steps 100");
   expect_refusal(words("train --json=5"), "--json takes no value: write --json alone");
@@ -107,6 +121,8 @@ TEST(CommandLine, RefusesUnknownChoicesAndListsTheKnown) {
   expect_refusal(words("train --model bert"), "--model is 'bert': choose one of gpt");
   expect_refusal(words("train --attention slow"),
                  "--attention is 'slow': choose one of fused, unfused");
+  expect_refusal(words("train --determinism all"),
+                 "--determinism is 'all': choose one of none, default, values");
   expect_refusal(words("train --dtype f8"), "--dtype is 'f8': choose one of f32, bf16");
   expect_refusal(words("train --device moon"), "--device is 'moon': choose auto or one of cpu");
   for (const std::string name : {"cuda:99", "cpu:5"}) {
@@ -209,8 +225,8 @@ TEST(CommandLine, HelpsWithEveryCommand) {
   for (const char* command : {"train", "compare"}) {
     const Finished result = run_here({command, "--help"});
     EXPECT_EQ(result.exit_code, 0);
-    EXPECT_THAT(result.out,
-                AllOf(HasSubstr("--layers N=8"), HasSubstr("from-input"), HasSubstr("--json")));
+    EXPECT_THAT(result.out, AllOf(HasSubstr("--layers N=8"), HasSubstr("from-input"),
+                                  HasSubstr("--json"), HasSubstr("--determinism KIND=default")));
   }
   EXPECT_EQ(run_here({"info", "--help"}).exit_code, 0);
 }

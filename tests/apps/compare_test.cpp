@@ -1,10 +1,12 @@
 // `reprise compare`: its figures follow the strategies, and its verdict on gradients is a verdict.
 #include <gmock/gmock.h>
+#include <reprise/saved_tensor_hooks.h>
 
 #include <nlohmann/json.hpp>
 
 #include "apps/reprise/comparison.h"
 #include "apps/reprise/gradients.h"
+#include "apps/reprise/memory_need.h"
 #include "tests/apps/program.h"
 
 namespace reprise::app {
@@ -43,7 +45,8 @@ TEST(Compare, MeasuresEveryStrategyAgainstThePlainStep) {
 }
 
 TEST(Compare, HoldsInEveryVariant) {
-  for (const char* more : {"--reentrant", "--dtype bf16", "--attention unfused", "--dropout 0"}) {
+  for (const char* more : {"--reentrant", "--dtype bf16", "--attention unfused", "--dropout 0",
+                           "--determinism values", "--determinism none"}) {
     const Finished run = run_here(
         tiny_run("compare", std::string("--steps 1 --strategies sqrt,from-input ") + more));
     EXPECT_EQ(run.exit_code, 0) << more << run.err;
@@ -65,27 +68,88 @@ TEST(Compare, LeavesOutUsualStrategiesThatDoNotFitTheModel) {
   EXPECT_EQ(measured("--strategies none, sqrt"), (std::vector<std::string>{"none", "sqrt"}));
 }
 
+TextData some_text() {
+  TextData data;
+  data.training = std::string(200, 'x');
+  return data;
+}
+
+TEST(Compare, MeasuresAStrategyThatParksWhatForwardSaves) {
+  CompareOptions options;
+  options.gpt = {.layers = 2, .width = 16, .heads = 2, .context = 8};
+  options.steps = 1;
+  const TextData data = some_text();
+  int parked = 0;
+  const models::StrategyKind kinds[] = {
+      models::strategy_kinds()[0],
+      {"park", {}, [&](std::string_view) {
+         return models::Method{.prepare = [&](models::Method& method, c10::Device) {
+           method.around_forward = [&]() -> ContextScope {
+             const auto pack = [&](const at::Tensor& t) { return ++parked, t.clone(); };
+             return std::make_shared<SavedTensorHooks>(pack, [](const at::Tensor& t) { return t; });
+           };
+         }};
+       }}};
+  auto all = strategies_to_measure({"park"}, c10::kCPU, kinds);
+  Comparison(options, data, c10::kCPU).run(all);
+  ASSERT_EQ(all.size(), 2u);
+  EXPECT_FALSE(all[1].difference);
+  EXPECT_GT(parked, 0);
+  EXPECT_GT(all[1].activations, all[0].activations);
+}
+
+TEST(Compare, ThePlainStepNeedsAsMuchAsIsReckonedForIt) {
+  const TextData data = some_text();
+  for (const char* dtype : {"f32", "bf16"}) {
+    for (const bool fused : {true, false}) {
+      CompareOptions options;
+      options.gpt = {.layers = 4, .width = 32, .heads = 2, .context = 32, .fused_attention = fused};
+      options.gpt.dropout = 0;
+      options.dtype = dtype;
+      options.steps = 1;
+      auto all = strategies_to_measure({}, c10::kCPU);
+      Comparison(options, data, c10::kCPU).run(all);
+      const auto found = static_cast<double>(all[0].activations.count);
+      EXPECT_LT(plain_step_bytes_needed(options), found) << dtype << fused;
+      EXPECT_GT(plain_step_bytes_needed(options), found / 3) << dtype << fused;
+    }
+  }
+}
+
 TEST(Compare, ADifferingGradientIsNamedAndExits1) {
-  auto all = strategies_to_measure({"none", "sqrt"});
+  auto all = strategies_to_measure({"none", "sqrt"}, c10::kCPU);
   ASSERT_EQ(all.size(), 2u);
   EXPECT_EQ(report_differences(all), 0);
-  all[1].differing = "block0.qkv.weight";
+  all[1].difference = GradientDifference{.parameter = "block0.qkv.weight",
+                                         .index = 5,
+                                         .expected = "0.25",
+                                         .found = "-0.5",
+                                         .differing = 2,
+                                         .elements = 768,
+                                         .differing_parameters = 3,
+                                         .parameters = 40};
   testing::internal::CaptureStderr();
   EXPECT_EQ(report_differences(all), 1);
   EXPECT_EQ(testing::internal::GetCapturedStderr(),
             "reprise compare: under sqrt the gradient of block0.qkv.weight differs from the plain "
-            "step's\n");
+            "step's: element 5 is -0.5 instead of 0.25; 2 of 768 elements differ, and gradients of "
+            "3 of 40 parameters\n");
 }
 
 TEST(Compare, OneBitOfOneGradientIsADifference) {
   torch::nn::Sequential model(torch::nn::Linear(4, 4), torch::nn::Linear(4, 4));
   allocate_gradients(*model);
   const GradientBits expected = gradient_bits(*model);
-  EXPECT_EQ(first_difference(*model, expected), "");
+  EXPECT_FALSE(first_difference(*model, expected));
   model->named_parameters()["1.bias"].mutable_grad()[2] = -0.0;
-  EXPECT_EQ(first_difference(*model, expected), "1.bias");
+  const auto difference = first_difference(*model, expected);
+  ASSERT_TRUE(difference);
+  EXPECT_EQ(difference->parameter, "1.bias");
+  EXPECT_EQ(difference->index, 2);
+  EXPECT_EQ(difference->expected, "0");
+  EXPECT_EQ(difference->found, "-0");
   clear_gradients(*model);
-  EXPECT_EQ(first_difference(*model, expected), "");
+  EXPECT_FALSE(first_difference(*model, expected));
 }
 
 TEST(Compare, WithoutDropoutReplayTheGradientsDoDiffer) {
@@ -101,7 +165,7 @@ TEST(Compare, WithoutDropoutReplayTheGradientsDoDiffer) {
   const GradientBits expected = gradient_bits(*network.model());
   clear_gradients(*network.model());
   network.run_backward(batch, plainly);
-  EXPECT_NE(first_difference(*network.model(), expected), "");
+  EXPECT_TRUE(first_difference(*network.model(), expected));
 }
 
 }  // namespace

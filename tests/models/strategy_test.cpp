@@ -8,6 +8,8 @@
 #include <reprise/memory.h>
 
 #include <algorithm>
+#include <cctype>
+#include <filesystem>
 #include <memory>
 
 #include "models/gpt.h"
@@ -26,7 +28,9 @@ std::string refusal(const std::string& text, std::int64_t layers = 8) {
 
 TEST(Strategy, IsReadFromText) {
   for (const char* text :
-       {"none", "every-block", "segments:1", "segments:8", "sqrt", "from-input"}) {
+       {"none", "every-block", "segments:1", "segments:8", "sqrt", "from-input", "selective:matmul",
+        "selective:all-but-cheap", "selective:recompute-attention", "offload:disk=/nowhere",
+        "offload:host"}) {
     EXPECT_EQ(refusal(text), "accepted") << text;
     EXPECT_EQ(Strategy::parse(text).name(), text);
   }
@@ -34,11 +38,14 @@ TEST(Strategy, IsReadFromText) {
 
 TEST(Strategy, RefusesOtherTextsAndListsTheChoices) {
   using testing::HasSubstr;
-  const char* choices = "choose one of none, every-block, segments:K, sqrt, from-input";
+  const char* choices =
+      "choose one of none, every-block, segments:K, sqrt, from-input, "
+      "selective:matmul, selective:all-but-cheap, selective:recompute-attention, "
+      "offload:disk=DIR, offload:host";
   EXPECT_THAT(refusal("some"), HasSubstr("unknown strategy 'some'; " + std::string(choices)));
   EXPECT_THAT(refusal(""), HasSubstr("unknown strategy ''"));
   EXPECT_THAT(refusal("None"), HasSubstr("unknown strategy 'None'"));
-  EXPECT_THAT(refusal("sqrt:3"), HasSubstr("'sqrt:3' takes no number; write 'sqrt'"));
+  EXPECT_THAT(refusal("sqrt:3"), HasSubstr("'sqrt:3' takes no parameter; write 'sqrt'"));
   for (const char* text : {"segments", "segments:", "segments:0", "segments:-2", "segments:2x"}) {
     EXPECT_THAT(refusal(text), HasSubstr("needs a number of at least 1, such as 'segments:4'"))
         << text;
@@ -102,8 +109,12 @@ std::vector<at::Tensor> gradients(const Case& test, const std::string& strategy)
   options.reentrant = test.reentrant;
   const auto tokens = torch::randint(256, {2, 16}, at::kLong);
   at::autocast::set_autocast_enabled(at::kCPU, test.autocast);
-  const auto x = Strategy::parse(strategy).run(layers, model->embed(tokens), options);
+  Strategy chosen = Strategy::parse(strategy);
+  chosen.prepare(at::kCPU);
+  ContextScope scope = chosen.around_forward();
+  const auto x = chosen.run(layers, model->embed(tokens), options);
   const auto loss = next_token_loss(model->head(x), tokens);
+  scope.reset();
   at::autocast::clear_cache();
   at::autocast::set_autocast_enabled(at::kCPU, false);
   loss.backward();
@@ -132,6 +143,14 @@ std::vector<Case> all_cases() {
       }
     }
   }
+  const std::string disk = "offload:disk=" + std::filesystem::temp_directory_path().string();
+  for (const std::string& strategy :
+       {std::string("selective:matmul"), std::string("selective:all-but-cheap"),
+        std::string("selective:recompute-attention"), disk}) {
+    for (const bool fused : {false, true}) {
+      for (const bool autocast : {false, true}) cases.push_back({strategy, false, fused, autocast});
+    }
+  }
   return cases;
 }
 
@@ -140,7 +159,7 @@ std::string name_of(const testing::TestParamInfo<Case>& info) {
                      (info.param.fused ? "_fused" : "_unfused") +
                      (info.param.autocast ? "_autocast" : "");
   std::ranges::replace_if(
-      name, [](char c) { return c == '-' || c == ':'; }, '_');
+      name, [](char c) { return std::isalnum(static_cast<unsigned char>(c)) == 0; }, '_');
   return name;
 }
 
@@ -187,6 +206,27 @@ TEST(Strategy, LayersMayGoBeforeBackwardRuns) {
     y.reset();
     EXPECT_EQ(alive.use_count(), 1) << strategy << " keeps its layers after the graph is gone";
   }
+}
+
+TEST(Strategy, OffloadingSaysWhatItNeeds) {
+  const auto refusal_to_prepare = [](const char* text, c10::Device device) -> std::string {
+    try {
+      Strategy::parse(text).prepare(device);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "accepted";
+  };
+  using testing::HasSubstr;
+  EXPECT_THAT(refusal_to_prepare("offload:host", at::kCPU),
+              HasSubstr("the device is the CPU; use 'offload:disk=DIR'"));
+  EXPECT_THAT(refusal_to_prepare("offload:disk=/tmp", c10::Device(at::kCUDA, 0)),
+              HasSubstr("the device is cuda:0; use 'offload:host'"));
+  EXPECT_THAT(refusal_to_prepare("offload:disk=/no/such/folder", at::kCPU),
+              HasSubstr("/no/such/folder"));
+  EXPECT_THAT(refusal("offload:disk="), HasSubstr("needs a folder, such as"));
+  EXPECT_THAT(refusal("offload:moon"), HasSubstr("choose one of offload:disk=DIR, offload:host"));
+  EXPECT_THAT(refusal("selective:all"), HasSubstr("choose one of selective:matmul"));
 }
 
 TEST(Strategy, RunsAnEmptyListOnlyPlainly) {

@@ -1,0 +1,127 @@
+// Figures of a finished run, as a table for people and as JSON for programs.
+#include "apps/reprise/training_report.h"
+
+#include <ATen/Parallel.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "apps/reprise/figures.h"
+#include "apps/reprise/interrupt.h"
+#include "apps/reprise/streams.h"
+
+namespace reprise::app {
+
+namespace {
+
+constexpr std::int64_t kSampleLength = 120;
+constexpr int kDiffers = 3;
+
+int report_interruption(const TrainOptions& options, const Outcome& outcome) {
+  const std::string saved = saved_where(options);
+  print_error_line(fmt::format("reprise train: interrupted after step {}; {}", outcome.last.step,
+                               saved.empty()
+                                   ? "nothing was saved, for there is no --checkpoint-dir"
+                                   : fmt::format("saved to {}; add --resume to go on", saved)));
+  return exit_code_of_signal(outcome.signal);
+}
+
+std::string describe_verification(const TrainOptions& options, const Outcome& outcome) {
+  const std::size_t steps = outcome.verification_milliseconds.size();
+  if (steps == 0) return fmt::format("no step of this call: one of {} is", options.verify);
+  const std::string what =
+      outcome.difference
+          ? fmt::format("the gradients of step {} differ from the plain step's", outcome.last.step)
+          : "all gradients are those of the plain step, bit for bit";
+  return fmt::format("{} step{}: {}; {} ms each, {} alive at once", steps, steps == 1 ? "" : "s",
+                     what, format_milliseconds(median(outcome.verification_milliseconds)),
+                     to_string(outcome.verification_peak));
+}
+
+nlohmann::json verification_of(const TrainOptions& options, const Outcome& outcome) {
+  nlohmann::json verification = {{"every", options.verify},
+                                 {"steps", outcome.verification_milliseconds.size()},
+                                 {"gradients_equal", !outcome.difference},
+                                 {"ms", median(outcome.verification_milliseconds)},
+                                 {"peak_bytes", outcome.verification_peak.count}};
+  if (outcome.difference) {
+    verification["differing_step"] = outcome.last.step;
+    verification["first_difference"] = outcome.difference->json();
+  }
+  return verification;
+}
+
+// Steps that may have gone wrong unseen, between the last verified one and the one that differs.
+std::string describe_unverified(const TrainOptions& options, const Outcome& outcome) {
+  const std::int64_t unverified = std::min(options.verify, outcome.last.step) - 1;
+  if (unverified == 0) return "";
+  return fmt::format(", of which the last {} not verified",
+                     unverified == 1 ? "was" : fmt::format("{} were", unverified));
+}
+
+int report_difference(const TrainOptions& options, const Outcome& outcome) {
+  const std::string saved = saved_where(options);
+  const bool plainly = options.strategy == "none";
+  print_error_line(fmt::format(
+      "reprise train: at step {} under {} {}. The step was not done; {}; {}", outcome.last.step,
+      options.strategy, outcome.difference->text(),
+      saved.empty() ? "nothing was saved, for there is no --checkpoint-dir"
+                    : fmt::format("step {} is saved to {}{}", outcome.last.step - 1, saved,
+                                  describe_unverified(options, outcome)),
+      plainly ? "the plain step itself does not repeat: look for operators that are not "
+                "deterministic on this device"
+              : "--determinism values names the tensor that is recomputed to other values"));
+  return kDiffers;
+}
+
+void print_closing_table(const TrainOptions& options, const Outcome& outcome, Trainer& trainer) {
+  const double typical = median(outcome.milliseconds);
+  Facts facts;
+  facts.add("loss", fmt::format("{:.4f}, validation {:.4f} nats per byte", outcome.last.loss,
+                                outcome.validation_loss));
+  facts.add("steps",
+            fmt::format("{} in {}", outcome.milliseconds.size(), format_duration(outcome.seconds)));
+  facts.add("speed",
+            fmt::format("{} ms/step, {} tokens/s", format_milliseconds(typical),
+                        format_count(static_cast<double>(outcome.last.tokens) / typical * 1e3)));
+  facts.add("peak", fmt::format("{} alive at once", to_string(outcome.peak)));
+  if (options.verify > 0) facts.add("verified", describe_verification(options, outcome));
+  facts.add("weights", fmt::format("{:016x}", hash_parameters(*trainer.network().model())));
+  if (!saved_where(options).empty()) facts.add("saved", saved_where(options));
+  if (options.sample) facts.add("sample", trainer.sample(kSampleLength));
+  print_result(facts.text());
+}
+
+void print_json(const TrainOptions& options, const Outcome& outcome, Trainer& trainer) {
+  const double typical = median(outcome.milliseconds);
+  nlohmann::json result = {
+      {"options", describe(options)},
+      {"device", trainer.network().device().str()},
+      {"threads", at::get_num_threads()},
+      {"step", trainer.steps_done()},
+      {"loss", outcome.last.loss},
+      {"validation_loss", outcome.validation_loss},
+      {"seconds", outcome.seconds},
+      {"ms_per_step", typical},
+      {"tokens_per_s", static_cast<double>(outcome.last.tokens) / typical * 1e3},
+      {"peak_bytes", outcome.peak.count},
+      {"weights_xxh3", fmt::format("{:016x}", hash_parameters(*trainer.network().model()))},
+      {"saved", saved_where(options)}};
+  if (options.verify > 0) result["verification"] = verification_of(options, outcome);
+  if (options.sample) result["sample"] = trainer.sample(kSampleLength);
+  // A model may write half a character; JSON may not.
+  print_result(result.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+}
+
+}  // namespace
+
+int report(const TrainOptions& options, const Outcome& outcome, Trainer& trainer) {
+  if (outcome.signal) return report_interruption(options, outcome);
+  options.json ? print_json(options, outcome, trainer)
+               : print_closing_table(options, outcome, trainer);
+  return outcome.difference ? report_difference(options, outcome) : 0;
+}
+
+}  // namespace reprise::app
