@@ -11,7 +11,11 @@ std::span<const Bench> all_benches() {
       {"every_block_fine", "32 small transformer blocks, each a region", every_block_fine},
       {"every_block_coarse", "8 larger blocks, each a region: time and peak", every_block_coarse},
       {"hooks", "what hooks add to each saved tensor", hooks},
+      {"interceptor_overhead", "what it costs an operator to be seen", interceptor_overhead},
+      {"selective_fine", "32 small blocks whose matrix products are kept", selective_fine},
+      {"selective_coarse", "8 larger ones: time and peak", selective_coarse},
       {"memory_law", "peak and recomputation as the depth grows", memory_law},
+      {"offload_disk", "saved tensors on a disk: time and peak", offload_disk},
       {"allocation", "the counting allocator against LibTorch's own", allocation},
   };
   return kBenches;

@@ -20,13 +20,13 @@ void allocation(Session& session);
 void every_block_coarse(Session& session);
 void every_block_fine(Session& session);
 void hooks(Session& session);
+void interceptor_overhead(Session& session);
 void memory_law(Session& session);
+void offload_disk(Session& session);
 void region_chain(Session& session);
 void region_overhead(Session& session);
+void selective_coarse(Session& session);
+void selective_fine(Session& session);
 void sequential_fine(Session& session);
-
-// Answers the hooks benchmark's requests in a process of its own; see hooks.cpp. `side`: "stock",
-// in which reprise has not touched autograd, or "front".
-void serve_hooks(const std::string& side);
 
 }  // namespace reprise::bench

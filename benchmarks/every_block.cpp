@@ -1,12 +1,25 @@
 // See every_block.h; the twin is step_of() in peers/transformers.py.
 #include "every_block.h"
 
-#include <reprise/checkpoint.h>
+#include <reprise/memory.h>
+#include <reprise/selective.h>
 
 #include <memory>
 
 namespace reprise::bench {
 namespace {
+
+double peak_megabytes(const Step& step) {
+  step();
+  const PeakScope scope;
+  step();
+  return scope.peak_above_start().megabytes();
+}
+
+const CheckpointOptions& matmuls_kept() {
+  static const CheckpointOptions options{.context = selective(save_matmuls())};
+  return options;
+}
 
 at::Tensor call(BlockStrategy strategy, Block& block, const at::Tensor& x) {
   switch (strategy) {
@@ -14,6 +27,8 @@ at::Tensor call(BlockStrategy strategy, Block& block, const at::Tensor& x) {
       return checkpoint(block, x);
     case BlockStrategy::kReentrant:
       return checkpoint(CheckpointOptions{.reentrant = true}, block, x);
+    case BlockStrategy::kMatmulsKept:
+      return checkpoint(matmuls_kept(), block, x);
     case BlockStrategy::kPlain:
       break;
   }
@@ -21,6 +36,21 @@ at::Tensor call(BlockStrategy strategy, Block& block, const at::Tensor& x) {
 }
 
 }  // namespace
+
+void report_peak(Session& session, const std::string& bench, const std::string& name,
+                 const Step& step, const Bar& bar) {
+  PeerProcess* peer = session.python_with_meter();
+  Figure figure = {.bench = bench,
+                   .name = "peak, " + name,
+                   .ours = peak_megabytes(step),
+                   .peer = {},
+                   .unit = "MB",
+                   .runs = 1,
+                   .spread = 0,
+                   .bar = bar};
+  if (peer != nullptr) figure.peer = peer->peak(bench + "/" + name) / 1e6;
+  session.report(std::move(figure));
+}
 
 Step block_step(int count, const BlockShape& shape, BlockStrategy strategy) {
   auto model = std::make_shared<Model>(make_model(count, shape));

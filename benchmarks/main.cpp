@@ -6,6 +6,7 @@
 #include <iostream>
 
 #include "benches.h"
+#include "fresh_processes.h"
 
 namespace {
 
@@ -46,12 +47,12 @@ int main(int argc, char** argv) {
   app.add_flag("--list", only_list, "print the benchmarks' names and what they measure");
   app.add_flag("--json", json, "one JSON object a line, as soon as it is known");
   app.add_flag("--quick", quick, "short runs with rough figures, to see that all works");
-  app.add_option("--serve-hooks", served)->group("");  // for the program itself
+  app.add_option("--serve-side", served)->group("");  // for the program itself
   CLI11_PARSE(app, argc, argv);
 
   at::set_num_threads(1);
   if (!served.empty()) {
-    reprise::bench::serve_hooks(served);
+    reprise::bench::serve_side(served);
     return 0;
   }
   if (only_list || names.empty()) {

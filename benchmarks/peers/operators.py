@@ -1,9 +1,17 @@
 """Cases whose work is almost nothing, so that what surrounds it can be seen: sin on 8 x 8, and
 chains of it. The C++ twins are in benchmarks/chain.h and the benchmarks' own files."""
 
+import contextlib
+
 import torch
 from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
-from torch.utils.checkpoint import checkpoint, checkpoint_sequential
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    checkpoint_sequential,
+    create_selective_checkpoint_contexts,
+)
 
 CHAIN = 100  # operators of a chain, each of which saves one tensor
 
@@ -63,7 +71,57 @@ def identity_hooks():
     return saved_tensors_hooks(lambda x: x, lambda x: x)
 
 
+class PassThrough(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+
+
+def calls_of(f, seen):
+    """f called CHAIN times without a graph, in a dispatch mode's scope or outside."""
+
+    def make():
+        x, w = torch.randn(8, 8), torch.randn(8, 8)
+
+        def step():
+            with torch.no_grad(), PassThrough() if seen else contextlib.nullcontext():
+                for _ in range(CHAIN):
+                    f(x, w)
+
+        return step
+
+    return make
+
+
+SEEN = {
+    "sin": lambda x, w: x.sin(),
+    "add": lambda x, w: x.add(w),
+    "view": lambda x, w: x.view(64),
+    "mm": lambda x, w: x.mm(w),
+}
+
+
+def under_policy(policy):
+    def contexts():
+        return create_selective_checkpoint_contexts(lambda context, op, *args, **kwargs: policy)
+
+    return lambda x: checkpoint(chain, x, use_reentrant=False, context_fn=contexts)
+
+
+def plain_region(x):
+    return checkpoint(chain, x, use_reentrant=False)
+
+
+INTERCEPTION = {
+    **{f"{name},plain": calls_of(f, seen=False) for name, f in SEEN.items()},
+    **{f"{name},seen": calls_of(f, seen=True) for name, f in SEEN.items()},
+    "region": backward_of(plain_region),
+    "recompute-all": backward_of(under_policy(CheckpointPolicy.PREFER_RECOMPUTE)),
+    "region,forward": forward_of(plain_region),
+    "keep-all,forward": forward_of(under_policy(CheckpointPolicy.PREFER_SAVE)),
+}
+
 CASES = {
+    **{f"interceptor_overhead/{name}": make for name, make in INTERCEPTION.items()},
     "region_overhead/plain": backward_of(sin),
     "region_overhead/forward": forward_of(sin),
     "region_overhead/non-reentrant": region(sin, reentrant=False, state=False),
