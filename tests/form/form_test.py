@@ -103,5 +103,17 @@ class Files(unittest.TestCase):
                 self.assertNotRegex(line, forbidden, f"{path.relative_to(ROOT)}:{number}")
 
 
+class Documents(unittest.TestCase):
+    def test_the_examples_of_extending_are_files_that_tests_build(self):
+        shown = (ROOT / "docs/extending.md").read_text()
+        examples = files("examples/extending/*.h")
+        self.assertTrue(examples)
+        for path in examples:
+            self.assertIn("```cpp\n" + path.read_text() + "```", shown, f"{path.name} differs from docs/extending.md")
+            name = str(path.relative_to(ROOT))
+            users = [test for test in files("tests/*.cpp", "tests/*.h") if name in test.read_text()]
+            self.assertTrue(users, f"no test includes {name}")
+
+
 if __name__ == "__main__":
     unittest.main()
