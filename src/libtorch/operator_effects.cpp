@@ -59,6 +59,7 @@ class Observers {
   explicit Observers(EffectObserver& innermost) : innermost_(innermost) {}
 
   void tell_write(const at::Tensor& tensor) const {
+    if (!tensor.defined() || !tensor.has_storage()) return;
     tell([&](EffectObserver& observer) { return observer.before_write(tensor); });
   }
   void tell_draw(const at::Generator& generator) const {
