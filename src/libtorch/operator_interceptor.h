@@ -11,8 +11,8 @@
 // While no scope is open an operator costs nothing extra.
 //
 // LibTorch has no interface for this. Two ways are built in, with one contract:
-// - "fake": a boxed fallback on DispatchKey::Fake, the last key above the backends that LibTorch
-//   2.11 to 2.15 leave free.
+// - "fake": a boxed fallback on DispatchKey::Fake, the last key above the backends, which
+//   LibTorch leaves free so far.
 // - "generic": TESTING_ONLY_GenericMode, above autograd, where composites are let through to their
 //   parts. A part then runs on through autograd with CustomRNGKeyId added to its keys, a key below
 //   autograd at which the interceptor is called.

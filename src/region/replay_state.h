@@ -111,7 +111,6 @@ class ReplayState::Undo final : public libtorch::EffectObserver {
   void turn_back(const ReplayState& state);
   // Everything as it was before turn_back(), and nothing noted any more.
   void put_back();
-  bool note(const at::Generator& generator);
 
   // What forward noted, while the run goes on.
   std::atomic<const ReplayState*> state_{nullptr};

@@ -20,11 +20,6 @@ using libtorch::facts_of;
 using libtorch::OperatorCall;
 using libtorch::OperatorFacts;
 
-std::string name_of(const c10::FunctionSchema& schema) {
-  return schema.overload_name().empty() ? schema.name()
-                                        : schema.name() + "." + schema.overload_name();
-}
-
 // What policies are not asked about: it computes nothing, and LibTorch calls it where it likes.
 bool is_ignored(const OperatorCall& call, const OperatorFacts& facts) {
   static const c10::FunctionSchema* const detach =

@@ -26,12 +26,12 @@ std::uint64_t mix(std::uint64_t state, const at::Tensor& tensor) {
   return mix(state, 2);
 }
 
+}  // namespace
+
 std::string name_of(const c10::FunctionSchema& schema) {
   return schema.overload_name().empty() ? schema.name()
                                         : schema.name() + "." + schema.overload_name();
 }
-
-}  // namespace
 
 std::uint64_t shapes_of(at::ArrayRef<c10::IValue> arguments) {
   std::uint64_t state = arguments.size();

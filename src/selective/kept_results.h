@@ -149,6 +149,9 @@ class KeptResults {
   std::size_t fetched_ = 0;
 };
 
+// "aten::add.Tensor", for texts.
+std::string name_of(const c10::FunctionSchema& schema);
+
 // Numbers that differ for arguments of different shapes or dtypes, in all likelihood.
 std::uint64_t shapes_of(at::ArrayRef<c10::IValue> arguments);
 
