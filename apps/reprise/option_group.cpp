@@ -6,6 +6,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <sstream>
 #include <utility>
 
 namespace reprise::app {
@@ -16,12 +17,13 @@ void require_path(const char* option, const std::string& path) {
   if (path.empty()) throw UsageError(fmt::format("{} is empty: give a path", option));
 }
 
+// Between commas; blanks inside belong to a name, which may hold a folder.
 std::vector<std::string> split_names(const std::string& text) {
   std::vector<std::string> names;
-  for (std::size_t begin = 0; begin < text.size();) {
-    const std::size_t end = std::min(text.find_first_of(", \t", begin), text.size());
-    if (end > begin) names.push_back(text.substr(begin, end - begin));
-    begin = end + 1;
+  std::istringstream parts(text);
+  for (std::string part; std::getline(parts, part, ',');) {
+    part = CLI::detail::trim(part);
+    if (!part.empty()) names.push_back(part);
   }
   return names;
 }

@@ -87,6 +87,14 @@ struct RegionContexts {
   // Asked when a recomputation did not match forward, for a sentence that the DeterminismError
   // quotes; may be empty and may return an empty text.
   std::function<std::string()> explain = {};
+  // Called when f has saved a tensor for backward, with the object that `forward` or `recompute`
+  // returned, and the number of tensors that this run of f saved before: where the two runs stand
+  // beside each other. May be empty.
+  std::function<void(void* scope, std::size_t index)> on_save = {};
+  // Called when a recomputation has run to its end and will not be run again: it may have to be,
+  // where the function fills a cache of its own in forward. Not called after one that failed. May
+  // be empty.
+  std::function<void()> recomputed = {};
 };
 
 struct CheckpointOptions {

@@ -9,8 +9,11 @@
 //                 reprise::OperatorPolicy{reprise::function_name<FusedNorm>()};
 //
 // In a selective region that keeps it, its results and what it saved for backward are kept, and the
-// recomputation does not run it; else it is run again as a whole. Outside of selective regions it
-// is FusedNorm::apply.
+// recomputation does not run it; else it is run again as a whole. What it draws from random
+// generators is replayed either way. One that writes to memory it did not make (its arguments, a
+// running statistic) is run again although the policy says kPreferSave, and refused with a
+// UsageError for kMustSave. kPreferCpuOffload keeps it in memory. Outside of selective regions
+// reprise::apply<FusedNorm> is FusedNorm::apply.
 #pragma once
 
 #include <c10/util/Type.h>
@@ -42,15 +45,14 @@ struct FunctionCall {
 };
 
 void call_function(FunctionCall& call);
-std::string short_type_name(std::string_view demangled);
 
 }  // namespace detail
 
-// "autograd::FusedNorm": the name without namespaces.
+// The name by which policies know it: "autograd::my::FusedNorm", with all its namespaces. A policy
+// may also give its end, "autograd::FusedNorm".
 template <class Function>
 const std::string& function_name() {
-  static const std::string name =
-      "autograd::" + detail::short_type_name(c10::demangle_type<Function>());
+  static const std::string name = std::string("autograd::") + c10::demangle_type<Function>();
   return name;
 }
 

@@ -6,23 +6,26 @@
 //
 // In forward a policy is asked about each operator call below autograd (so about addmm, not about
 // linear); what it says to save is kept, detached, until the recomputation meets the same call
-// again, which is then answered instead of run. The policy is not asked again. Calls are matched by
-// operator and by how many calls of that operator came before. The semantics are those of torch
+// again, which is then answered instead of run. The policy is not asked again. Calls are matched in
+// the order of forward. The semantics are those of torch
 // 2.13's create_selective_checkpoint_contexts (torch/utils/checkpoint.py), where this file says
 // nothing else:
 // - Kept results are freed when they have been used, and with the graph. So a region can be
 //   recomputed once: a second backward over it (retain_graph, second derivatives) is a
 //   DeterminismError, unless SelectiveOptions::reuse.
-// - A result that was changed in place after it was kept is recomputed (kPreferSave), or a
-//   DeterminismError (kMustSave) unless SelectiveOptions::allow_cache_entry_mutation.
+// - A result that was changed in place after it was kept is recomputed (kPreferSave; but a change
+//   that follows at once, as the bias of nn::Linear, is kept with it), or a DeterminismError
+//   (kMustSave) unless SelectiveOptions::allow_cache_entry_mutation.
 // - What only rearranges or reads metadata (views, detach) is recomputed, which costs nothing,
 //   unless the policy says kMustSave.
-// - An operator that changes its arguments in place cannot be answered: kPreferSave then
-//   recomputes, kMustSave is a UsageError.
+// - An operator that changes its arguments in place (batch_norm's running statistics among them)
+//   cannot be answered: kPreferSave then recomputes, kMustSave is a UsageError.
+// - Casts that autocast makes are recomputed: it caches them longer than a region lasts.
 // - A kept operator that draws random numbers leaves the generator as if it had run, so that what
 //   is drawn after it is drawn again the same. (torch leaves it where it was.)
-// - A recomputed call whose arguments have other shapes than those of the call that was kept (a
-//   router chose another expert) is a DeterminismError that names the operator.
+// - A recomputation that makes other calls than forward did, so that an answer might be that of
+//   another call (a router chose another expert), is a DeterminismError that names the operator.
+//   Calls that are left out, and ones of operators without kept results, do no harm.
 //
 // Custom autograd functions are asked about as a whole where they are called through
 // reprise::apply<Function>() (custom_function.h).
@@ -149,8 +152,10 @@ OperatorPolicy save_all_but_cheap();
 // goes on: a dearer result drives out cheaper ones). Throws UsageError for a negative number.
 OperatorPolicy save_largest_cost_per_byte(Bytes bytes);
 
-// Keeps everything but the core of attention: its two batched products, softmax and dropout.
-// "Selective activation recomputation" of Korthikanti et al., arXiv:2205.05198, section 5.
+// Keeps everything but the core of attention: its two batched products, scaling, masking, softmax
+// and dropout, fused or not. It goes by the operators and not by where they stand: batched products
+// and elementwise products elsewhere in the region are recomputed too. "Selective activation
+// recomputation" of Korthikanti et al., arXiv:2205.05198, section 5.
 OperatorPolicy recompute_attention();
 
 // Every n-th call of an operator, the n-th first: every_nth("mm", 2) keeps the 2nd, 4th, ... of

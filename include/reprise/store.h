@@ -162,8 +162,8 @@ struct HostStoreOptions {
 // Pinned host memory, for tensors on an accelerator; it comes from LibTorch's allocator for such
 // memory, which keeps it for the next step. Copies run on streams of their own beside the
 // computation, and nothing waits for them but what needs them: a loaded tensor may be used at once
-// on the calling thread's current stream. Works for every accelerator that LibTorch has streams,
-// events and pinned memory for.
+// on the calling thread's current stream. Written for every accelerator that LibTorch has
+// streams, events and pinned memory for; tested on a simulated one (docs/architecture.md).
 // Throws UsageError in a process without an accelerator.
 std::shared_ptr<Store> host_store(const HostStoreOptions& options = {});
 

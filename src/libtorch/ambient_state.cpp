@@ -42,11 +42,15 @@ const AutocastKeys& autocast_keys() {
 
 }  // namespace
 
+std::uint64_t autocast_keys_off() {
+  return c10::impl::tls_local_dispatch_key_set().excluded_.raw_repr() & autocast_keys().all;
+}
+
 AmbientState AmbientState::take() {
   static_assert(kAutocastTypes <= kMaxAutocastTypes, "more device types with autocast than room");
   AmbientState state;
   const AutocastKeys& keys = autocast_keys();
-  state.autocast_off_ = c10::impl::tls_local_dispatch_key_set().excluded_.raw_repr() & keys.all;
+  state.autocast_off_ = autocast_keys_off();
   state.autocast_on_ = state.autocast_off_ != keys.all;
   const auto take_dtype = [&](std::size_t i) {
     const c10::DeviceType type = autocast_types()[i];

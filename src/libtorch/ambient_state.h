@@ -55,6 +55,10 @@ class AmbientState {
   bool autocast_on_ = false;
 };
 
+// The dispatch keys by which autocast is off on this thread, as raw bits. It is off for all device
+// types while autocast makes a cast.
+std::uint64_t autocast_keys_off();
+
 // Puts a state in force until destroyed, then puts back what was there before, for exactly the
 // settings that it changed. Does nothing where the state is in force already. A state with autocast
 // on counts as one level of autocast's nesting, as torch.amp.autocast does: casts cached inside are

@@ -108,6 +108,13 @@ void note_allocation(const void* data) {
   if (open_periods != 0) note(data);
 }
 
+void FreshMemory::adopt(c10::StorageImpl& storage) {
+  const void* data = storage._mutable_data_ptr_no_checks().get();
+  if (open_periods == 0 || data == nullptr) return;
+  note(data);
+  --log.noted;
+}
+
 FreshMemory::FreshMemory() {
   Log& mine = log;
   ++mine.period;

@@ -27,6 +27,9 @@ class FreshMemory {
   FreshMemory(const FreshMemory&) = delete;
   FreshMemory& operator=(const FreshMemory&) = delete;
 
+  // Takes older memory for fresh in the open periods: nobody else wants what is in it.
+  static void adopt(c10::StorageImpl& storage);
+
   // What tells the age of memory while the period is open, from any thread.
   class Mark {
    public:

@@ -92,21 +92,13 @@ c10::Device device_of(c10::ArrayRef<IValue> arguments) {
   return device.value_or(c10::kCPU);
 }
 
+// The CPU's default generator is known to every observer.
 void tell_draw(const OperatorFacts& facts, c10::ArrayRef<IValue> arguments,
                const Observers& observers) {
-  if (facts.generator != OperatorFacts::kNone && arguments[facts.generator].isGenerator()) {
-    observers.tell_draw(arguments[facts.generator].toGenerator());
-    return;
+  const auto generator = generator_of_draw(facts, arguments);
+  if (generator && *generator != at::globalContext().defaultGenerator(c10::kCPU)) {
+    observers.tell_draw(*generator);
   }
-  const c10::Device device = device_of(arguments);
-  if (device.is_cpu() || device.is_meta()) return;
-  std::optional<at::Generator> generator;
-  try {
-    generator = at::globalContext().defaultGenerator(device);
-  } catch (const c10::Error&) {
-    return;  // a backend without generators
-  }
-  observers.tell_draw(*generator);
 }
 
 // The operators that write and run on this thread, as a list in their stack frames.
@@ -281,6 +273,28 @@ DispatchKeySet ready_keys() {
 }
 
 }  // namespace
+
+std::optional<at::Generator> generator_of_draw(const OperatorFacts& facts,
+                                               c10::ArrayRef<IValue> arguments) {
+  if (!facts.draws_random) return std::nullopt;
+  if (facts.generator != OperatorFacts::kNone && arguments[facts.generator].isGenerator()) {
+    return arguments[facts.generator].toGenerator();
+  }
+  const c10::Device device = device_of(arguments);
+  if (device.is_meta()) return std::nullopt;
+  try {
+    return at::globalContext().defaultGenerator(device);
+  } catch (const c10::Error&) {
+    return std::nullopt;  // a backend without generators
+  }
+}
+
+void tell_of_draw(const at::Generator& generator) {
+  const ThreadState* state = current_state();
+  if (state == nullptr || state->effects == nullptr) return;
+  if (generator == at::globalContext().defaultGenerator(c10::kCPU)) return;
+  Observers(*state->effects).tell_draw(generator);
+}
 
 bool is_writing() {
   for (const Writing* writing = Writing::innermost; writing != nullptr; writing = writing->outer) {

@@ -15,6 +15,7 @@
 
 #include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <memory>
@@ -23,6 +24,13 @@
 #include "libtorch/thread_state.h"
 
 namespace reprise::libtorch {
+
+struct OperatorFacts;
+
+// The generator that a call with these arguments draws from: the one it is given, or the default
+// one of the device of its first tensor; none if it does not draw, or its device has no generators.
+std::optional<at::Generator> generator_of_draw(const OperatorFacts& facts,
+                                               c10::ArrayRef<c10::IValue> arguments);
 
 // Called before the operator runs, on the thread that calls it, which may be one of autograd's that
 // works for the scope. An exception leaves the operator undone. Each answers whether no observer
@@ -58,6 +66,10 @@ class UnobservedScope {
  private:
   std::optional<c10::impl::ExcludeDispatchKeyGuard> excluded_;
 };
+
+// Tells the observers in force on this thread of a draw that no operator makes: the generator's
+// state is about to be set.
+void tell_of_draw(const at::Generator& generator);
 
 // Makes an observer the innermost one of `state`, which the caller pushes (ThreadStateScope) for as
 // long as this scope lives.

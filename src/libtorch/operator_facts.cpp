@@ -24,6 +24,7 @@ namespace {
 
 using c10::AliasInfo;
 using c10::Argument;
+using c10::DispatchKey;
 using c10::FunctionSchema;
 using c10::OperatorHandle;
 
@@ -94,6 +95,18 @@ OperatorFacts work_out(const OperatorHandle& op) {
   facts.aliases = has_hidden_alias(name) ||
                   std::any_of(schema.returns().begin(), schema.returns().end(), is_view);
   facts.metadata_only = reads_metadata_only(name);
+  const auto takes_tensors = [](const Argument& argument) {
+    return holds_tensors(*argument.type());
+  };
+  facts.makes_new =
+      facts.writes.empty() && !facts.aliases && !facts.metadata_only &&
+      (name.ends_with("_like") || name.starts_with("aten::new_") ||
+       std::none_of(schema.arguments().begin(), schema.arguments().end(), takes_tensors));
+  facts.composite = op.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd);
+  for (const DispatchKey key : c10::autocast_dispatch_keyset) {
+    facts.casts = facts.casts || op.hasKernelForDispatchKey(key);
+  }
+  facts.chooses_backend = op.hasKernelForDispatchKey(DispatchKey::BackendSelect);
   return facts;
 }
 

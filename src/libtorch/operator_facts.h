@@ -41,6 +41,15 @@ struct OperatorFacts {
   // Results are no tensors, and no data of an argument is read: sizes, dtypes, flags.
   bool metadata_only = false;
 
+  // A result is new memory that depends on no tensor's values: zeros, empty_like, rand.
+  bool makes_new = false;
+
+  // How it is dispatched: made of other operators, which is what backends see of it; with a kernel
+  // of its own for autocast; choosing its backend by other arguments than tensors.
+  bool composite = false;
+  bool casts = false;
+  bool chooses_backend = false;
+
   bool writes_or_draws() const { return !writes.empty() || draws_random; }
 };
 

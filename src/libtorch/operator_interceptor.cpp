@@ -13,10 +13,10 @@
 #include <mutex>
 #include <optional>
 #include <string>
-#include <unordered_map>
 #include <utility>
 
 #include "libtorch/engine.h"
+#include "libtorch/operator_facts.h"
 
 namespace reprise::libtorch {
 namespace {
@@ -30,6 +30,8 @@ constexpr DispatchKeySet below(DispatchKey key) { return {DispatchKeySet::FULL_A
 // Calls are diverted by this key of the thread.
 DispatchKey diverting_key = DispatchKey::Undefined;
 
+}  // namespace
+
 const InterceptorLink* link_in_force(const InterceptorLink* link) {
   while (link != nullptr && link->reach == Reach::kFunction &&
          link->backward != current_backward_id()) {
@@ -37,6 +39,8 @@ const InterceptorLink* link_in_force(const InterceptorLink* link) {
   }
   return link;
 }
+
+namespace {
 
 // The diverting key is already off.
 void handle(const c10::OperatorHandle& op, DispatchKeySet keys, Stack& stack) {
@@ -48,32 +52,10 @@ void handle(const c10::OperatorHandle& op, DispatchKeySet keys, Stack& stack) {
   }
 }
 
-// What decides whether a call above autograd is a part or is made of parts. Asking the dispatcher
-// takes a few hundred nanoseconds, so the answers are kept.
-struct Kernels {
-  bool composite;
-  bool autocast;
-  bool chooses_backend;
-};
-
-const Kernels& kernels_of(const c10::OperatorHandle& op) {
-  thread_local std::unordered_map<const void*, Kernels> known;
-  const auto [entry, is_new] = known.try_emplace(&op.operator_name());
-  if (is_new) {
-    bool autocast = false;
-    for (const DispatchKey key : c10::autocast_dispatch_keyset) {
-      autocast = autocast || op.hasKernelForDispatchKey(key);
-    }
-    entry->second = {op.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd), autocast,
-                     op.hasKernelForDispatchKey(DispatchKey::BackendSelect)};
-  }
-  return entry->second;
-}
-
 // Without autograd's keys (inference mode) composites come this far down: they are let through.
 void at_fake(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
   const DispatchKeySet next = keys & below(DispatchKey::Fake);
-  if (c10::InferenceMode::is_enabled() && kernels_of(op).composite) {
+  if (c10::InferenceMode::is_enabled() && facts_of(op).composite) {
     return op.redispatchBoxed(next, stack);
   }
   const c10::impl::ExcludeDispatchKeyGuard off(DispatchKey::Fake);
@@ -110,14 +92,14 @@ KernelsBelowAutograd& kernels_below_autograd() {
 
 void at_generic_mode(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
   const DispatchKeySet next = keys & below(kAbove);
-  const Kernels& kernels = kernels_of(op);
-  if (kernels.composite || (kernels.autocast && next.has_any(c10::autocast_dispatch_keyset))) {
+  const OperatorFacts& facts = facts_of(op);
+  if (facts.composite || (facts.casts && next.has_any(c10::autocast_dispatch_keyset))) {
     return op.redispatchBoxed(next, stack);
   }
   const c10::impl::ExcludeDispatchKeyGuard off(kAbove);
   // Choosing the backend starts from the arguments' keys and would lose the added one. Operators
   // that do it (factory functions) have nothing to do with autograd.
-  if (kernels.chooses_backend) return handle(op, next, *stack);
+  if (facts.chooses_backend) return handle(op, next, *stack);
   if (!op.hasKernelForDispatchKey(kBelow)) kernels_below_autograd().add(op);
   op.redispatchBoxed(next.add(kBelow), stack);
 }

@@ -109,6 +109,9 @@ class OperatorInterceptorScope {
   bool switched_;
 };
 
+// The first one in force here of `link` and those around it.
+const InterceptorLink* link_in_force(const InterceptorLink* link);
+
 // The innermost interceptor in force on this thread; null if there is none.
 const InterceptorLink* innermost_interceptor();
 

@@ -19,4 +19,15 @@ bool schema_is_named(const c10::FunctionSchema& schema, std::string_view name) {
   return is_named(schema.operator_name(), name);
 }
 
+bool is_composite(const c10::FunctionSchema* schema) {
+  const auto op = c10::Dispatcher::singleton().findSchema(schema->operator_name());
+  if (!op || !facts_of(*op).composite) return false;
+  using c10::DispatchKey;
+  for (const DispatchKey backend :
+       {DispatchKey::CPU, DispatchKey::CUDA, DispatchKey::XPU, DispatchKey::MPS}) {
+    if (op->hasKernelForDispatchKey(backend)) return false;
+  }
+  return true;
+}
+
 }  // namespace reprise::libtorch

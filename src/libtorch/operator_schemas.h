@@ -15,4 +15,7 @@ std::vector<const c10::FunctionSchema*> schemas_named(std::string_view name);
 // Whether `schema` goes by this name.
 bool schema_is_named(const c10::FunctionSchema& schema, std::string_view name);
 
+// Whether no backend has a kernel of its own for it: it never comes below autograd.
+bool is_composite(const c10::FunctionSchema* schema);
+
 }  // namespace reprise::libtorch

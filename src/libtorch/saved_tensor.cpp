@@ -52,6 +52,12 @@ at::Tensor alias_without_history(const at::Tensor& tensor) {
                                                      original.allow_tensor_metadata_change()));
 }
 
+at::Tensor alias_with_own_counter(const at::Tensor& tensor) {
+  const c10::TensorImpl& original = *tensor.unsafeGetTensorImpl();
+  return at::Tensor(original.shallow_copy_and_detach(c10::VariableVersion(/*version=*/0),
+                                                     original.allow_tensor_metadata_change()));
+}
+
 bool is_parameter(const at::Tensor& tensor) {
   if (!tensor.requires_grad()) return false;
   const auto* meta = torch::autograd::impl::get_autograd_meta(tensor);

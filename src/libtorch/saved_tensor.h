@@ -26,6 +26,8 @@ using torch::autograd::SavedVariableHooks;
 at::Tensor without_history(const at::Tensor& tensor);
 // The same, but always a tensor of its own. Tensor::tensor_data(), without its detours.
 at::Tensor alias_without_history(const at::Tensor& tensor);
+// The same on a version counter of its own, for memory that is handed to somebody else.
+at::Tensor alias_with_own_counter(const at::Tensor& tensor);
 
 // Whether `tensor` is a leaf that requires grad, or a view of one: what stays in memory for the
 // optimizer anyway.

@@ -6,6 +6,8 @@
 #include <string_view>
 #include <utility>
 
+#include "core/recycling_allocator.h"
+
 namespace reprise::libtorch {
 namespace {
 
@@ -30,10 +32,21 @@ const ThreadState* current_state() {
 
 std::shared_ptr<ThreadState> copy_of_current_state() {
   const ThreadState* state = current_state();
-  return state != nullptr ? std::make_shared<ThreadState>(*state) : std::make_shared<ThreadState>();
+  const RecyclingAllocator<ThreadState> allocator;
+  return state != nullptr ? std::allocate_shared<ThreadState>(allocator, *state)
+                          : std::allocate_shared<ThreadState>(allocator);
 }
 
 ThreadStateScope::ThreadStateScope(std::shared_ptr<ThreadState> state)
     : guard_(kKind, std::move(state)) {}
+
+OwnWorkScope::OwnWorkScope() {
+  const ThreadState* state = current_state();
+  // Nobody asks unless something intercepts.
+  if (state == nullptr || state->interceptors == nullptr || state->own_work) return;
+  auto changed = copy_of_current_state();
+  changed->own_work = true;
+  scope_.emplace(std::move(changed));
+}
 
 }  // namespace reprise::libtorch

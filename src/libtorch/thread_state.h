@@ -58,6 +58,12 @@ struct ThreadState final : c10::DebugInfoBase {
   std::optional<bool> debug;
   bool checkpointing = false;
   bool recomputing = false;
+  // The recomputation in force may have to be run once more.
+  bool may_be_repeated = false;
+  // It replays random draws.
+  bool replays_draws = false;
+  // Operators in force are reprise's own doing, of which no policy is asked.
+  bool own_work = false;
   // Some caller of this work, possibly on another thread, holds the lock for replays and waits.
   bool replaying = false;
 
@@ -81,6 +87,15 @@ class ThreadStateScope {
 
  private:
   c10::DebugInfoGuard guard_;
+};
+
+// Marks what runs inside as reprise's own work (ThreadState::own_work).
+class OwnWorkScope {
+ public:
+  OwnWorkScope();
+
+ private:
+  std::optional<ThreadStateScope> scope_;
 };
 
 }  // namespace libtorch

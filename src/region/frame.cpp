@@ -44,14 +44,12 @@ Frame::Frame(const CheckpointOptions& options, std::shared_ptr<detail::RegionCal
   if (const auto* state = libtorch::current_state(); state != nullptr) {
     early_stop_ = state->early_stop.value_or(early_stop_);
     debug_ = state->debug.value_or(debug_);
+    path_ = state->path;
   }
 }
 
 void Frame::run_forward(const CheckpointOptions& options) {
-  RegionContexts contexts;
-  if (options.context) contexts = options.context();
-  recompute_context_ = std::move(contexts.recompute);
-  explain_ = std::move(contexts.explain);
+  if (options.context) contexts_ = std::make_unique<RegionContexts>(options.context());
   {
     auto state = libtorch::copy_of_current_state();
     auto self = shared_from_this();
@@ -59,7 +57,9 @@ void Frame::run_forward(const CheckpointOptions& options) {
     state->checkpointing = true;
     const ReplayState::Recording recording({std::move(self), &replay_}, *state);
     libtorch::ThreadStateScope in_force(std::move(state));
-    ContextScope context = contexts.forward ? contexts.forward() : nullptr;
+    const ContextScope context =
+        contexts_ != nullptr && contexts_->forward ? contexts_->forward() : nullptr;
+    forward_scope_ = context.get();
     std::optional<libtorch::OperatorTrace> trace;
     if (debug_) trace.emplace();
     std::optional<libtorch::CurrentOperatorScope> names;
@@ -78,11 +78,16 @@ std::unique_ptr<libtorch::SavedVariableHooks> Frame::make_hooks() {
 }
 
 std::size_t Frame::add(Placeholder& placeholder) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  if (early_stop_ == EarlyStop::kWhenCheaper) last_save_ = ticks();
-  placeholders_.push_back(&placeholder);
-  replay_.note_saves(placeholders_.size());
-  return placeholders_.size() - 1;
+  std::size_t index = 0;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (early_stop_ == EarlyStop::kWhenCheaper) last_save_ = ticks();
+    index = placeholders_.size();
+    placeholders_.push_back(&placeholder);
+    replay_.note_saves(index + 1);
+  }
+  if (contexts_ != nullptr && contexts_->on_save) contexts_->on_save(forward_scope_, index);
+  return index;
 }
 
 void Frame::remove(std::size_t index) {
@@ -211,6 +216,7 @@ void Frame::recompute(Recomputation& run) {
     }
     if (!arguments_.may_change()) run.note_arguments(arguments);
   } while (!run_again(run, arguments, operators));
+  if (contexts_ != nullptr && contexts_->recomputed && forward_completed_) contexts_->recomputed();
   check(run, operators);
 }
 
@@ -221,9 +227,17 @@ bool Frame::run_again(Recomputation& run, detail::Tensors& arguments,
   state->set_hooks(run.shared_from_this());
   state->checkpointing = false;
   state->recomputing = true;
-  ReplayState::Scope replay(replay_, run.undo(), *state);
+  state->path = path_;
+  // A backward inside the function comes before the one that the region is for.
+  state->may_be_repeated = replay_.turns_memory_back() || !forward_completed_;
+  state->replays_draws = replay_.replays_draws();
+  ReplayState::Scope replay(replay_, run.undo(), state->hooks, *state);
   libtorch::ThreadStateScope in_force(std::move(state));
-  ContextScope context = recompute_context_ ? recompute_context_() : nullptr;
+  const ContextScope context =
+      contexts_ != nullptr && contexts_->recompute ? contexts_->recompute() : nullptr;
+  if (contexts_ != nullptr && contexts_->on_save) {
+    run.tell_saves_to(&contexts_->on_save, context.get());
+  }
   std::optional<libtorch::OperatorTrace> trace;
   if (debug_) trace.emplace();
   // A run that goes to its end undoes what it switched by hand.
@@ -248,7 +262,8 @@ bool Frame::run_again(Recomputation& run, detail::Tensors& arguments,
 
 void Frame::check(const Recomputation& run, const std::vector<std::string>& operators) const {
   const auto fail = [&](const std::string& what) {
-    const std::string explained = explain_ ? explain_() : std::string();
+    const std::string explained =
+        contexts_ != nullptr && contexts_->explain ? contexts_->explain() : std::string();
     throw DeterminismError(name_of_region(name_) + ": " + what +
                            (explained.empty() ? "" : "\nThe first difference: " + explained + ".") +
                            (debug_ ? traces(forward_operators_, operators) : kDebugHint));
@@ -291,6 +306,15 @@ void Frame::check(const Recomputation& run, const std::vector<std::string>& oper
   if (!other_values.empty()) fail(other_values);
 }
 
+namespace {
+
+// oneDNN's recurrent layers save a block of bytes that they fill in part.
+bool is_workspace(const at::Tensor& tensor, std::string_view saved_by) {
+  return tensor.scalar_type() == at::kByte && saved_by.find("mkldnn_rnn_layer") != saved_by.npos;
+}
+
+}  // namespace
+
 Placeholder::~Placeholder() {
   if (index_ != kNotAdded) frame_->remove(index_);
 }
@@ -299,7 +323,9 @@ void Placeholder::call_pack_hook(const at::Tensor& tensor) {
   metadata_ = Metadata::of(tensor);
   if (frame_->checks_values()) {
     values_ = std::make_unique<Values>(Values{{}, libtorch::current_operator()});
-    if (!libtorch::is_writing_to(tensor)) values_->hash = hash_values(tensor);
+    if (!libtorch::is_writing_to(tensor) && !is_workspace(tensor, values_->saved_by)) {
+      values_->hash = hash_values(tensor);
+    }
   }
   index_ = frame_->add(*this);
 }

@@ -75,8 +75,11 @@ class Frame final : public libtorch::HookProvider, public std::enable_shared_fro
   bool debug_;
   Arguments arguments_;
   ReplayState replay_;
-  std::function<ContextScope()> recompute_context_;
-  std::function<std::string()> explain_;
+  std::unique_ptr<RegionContexts> contexts_;
+  // What the context returned, while forward runs.
+  void* forward_scope_ = nullptr;
+  // The names in force.
+  std::shared_ptr<const std::string> path_;
   std::vector<std::string> forward_operators_;
 
   mutable std::mutex mutex_;

@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "libtorch/saved_tensor.h"
+#include "libtorch/thread_state.h"
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -39,6 +40,7 @@ std::uint64_t hash_strided(at::Tensor tensor, std::uint64_t seed) {
 
 std::uint64_t hash_values(const at::Tensor& saved) {
   c10::AutoGradMode no_grad(false);
+  const libtorch::OwnWorkScope own;
   // Not the function's operators: a trace does not show them.
   at::DisableRecordFunctionGuard untraced;
   const at::Tensor tensor = libtorch::without_history(saved);

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "core/recycling_allocator.h"
 #include "libtorch/engine.h"
 #include "libtorch/operator_effects.h"
 
@@ -9,7 +10,8 @@ namespace reprise::region {
 
 // Stands in for one saved tensor of the recomputed graph. That graph is walked only by a backward
 // that the function itself runs, which must see the tensor as usual.
-class Recomputation::Collector final : public libtorch::SavedVariableHooks {
+class Recomputation::Collector final : public libtorch::SavedVariableHooks,
+                                       public Recycled<Collector> {
  public:
   // Packing follows at once, within the run; afterwards the graph may outlive it.
   explicit Collector(Recomputation& run) : run_(&run) {}
@@ -42,6 +44,7 @@ void Recomputation::start(std::size_t count, std::size_t last_wanted, AtLastSlot
   hash_ = hash;
   complete_.store(false, std::memory_order_relaxed);
   left_ = false;
+  on_save_ = nullptr;
   backward_ = libtorch::current_backward_id();
   arguments_.clear();
 }
@@ -76,6 +79,7 @@ std::unique_ptr<libtorch::SavedVariableHooks> Recomputation::make_hooks() {
 void Recomputation::collect(const at::Tensor& tensor) {
   std::lock_guard<std::mutex> lock(mutex_);
   const std::size_t index = next_++;
+  if (on_save_ != nullptr) (*on_save_)(scope_, index);
   if (index >= slots_.size() || complete_) return;
   if (Slot& slot = slots_[index]; slot.wanted) {
     slot.tensor = tensor;

@@ -48,6 +48,11 @@ class Recomputation final : public libtorch::HookProvider,
   void start(std::size_t count, std::size_t last_wanted, AtLastSlot at_last, bool hash);
   // The function will be run on these, and changes none of them in place.
   void note_arguments(at::TensorList arguments);
+  // To be called at every save of the run that is about to begin.
+  void tell_saves_to(const std::function<void(void*, std::size_t)>* on_save, void* scope) {
+    on_save_ = on_save;
+    scope_ = scope;
+  }
   // Somebody waits for this one.
   void want(std::size_t index);
 
@@ -76,7 +81,7 @@ class Recomputation final : public libtorch::HookProvider,
   // Forgets what was saved: the run has failed.
   void clear();
   // For the ReplayState::Scope around a run.
-  std::shared_ptr<ReplayState::Undo> undo() { return {shared_from_this(), &undo_}; }
+  ReplayState::Undo& undo() { return undo_; }
   // Nothing is left to hand out.
   bool exhausted() const;
 
@@ -100,6 +105,8 @@ class Recomputation final : public libtorch::HookProvider,
   // Arguments that come from operators outside, with the nodes of these.
   c10::SmallVector<std::pair<const c10::TensorImpl*, const void*>, 2> arguments_;
   bool hash_ = false;
+  const std::function<void(void*, std::size_t)>* on_save_ = nullptr;
+  void* scope_ = nullptr;
   std::atomic<bool> complete_{false};
   bool left_ = false;
 };

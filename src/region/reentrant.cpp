@@ -133,7 +133,7 @@ bool Reentrant::run_again(at::TensorList inputs, detail::Tensors& outputs) const
   state->checkpointing = false;
   state->recomputing = true;
   const auto undo = std::make_shared<ReplayState::Undo>();
-  ReplayState::Scope in_replay(*replay, undo, *state);
+  ReplayState::Scope in_replay(*replay, *undo, undo, *state);
   libtorch::ThreadStateScope in_force(std::move(state));
   const libtorch::AmbientMark mark;
   try {

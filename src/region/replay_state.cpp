@@ -206,26 +206,22 @@ bool ReplayState::Undo::before_draw(const at::Generator& generator) {
   return true;
 }
 
-ReplayState::Scope::Scope(ReplayState& state, const std::shared_ptr<Undo>& undo,
-                          libtorch::ThreadState& thread)
-    : state_(state), undo_(*undo) {
+// A function that only computed in forward does so again.
+ReplayState::Scope::Scope(ReplayState& state, Undo& undo)
+    : state_(state), undo_(undo), undoes_(state.had_effects_ || state.turns_back()) {
   if (state.ambient_) ambient_.emplace(*state.ambient_);
-  const bool turns_back = state.turns_back();
-  // A function that only computed in forward does so again.
-  undoes_ = turns_back || state.had_effects_;
-  if (!undoes_) return;
+}
+
+// Where this throws, the destructor puts back.
+void ReplayState::Scope::begin(std::shared_ptr<Undo> undo, libtorch::ThreadState& thread) {
+  const bool turns_back = state_.turns_back();
   // Without the lock nothing may be touched, or another thread's replay would be disturbed.
   if (turns_back && !thread.replaying) lock_ = std::unique_lock<std::mutex>(replay_mutex());
   thread.replaying = thread.replaying || turns_back;
-  try {
-    if (turns_back) turn_back();
-    if (state.memory_) undo_.mark_ = fresh_.emplace().mark();
-    undo_.state_ = &state;
-    effects_.emplace(thread, undo);
-  } catch (...) {
-    put_back();
-    throw;
-  }
+  if (turns_back) turn_back();
+  if (state_.memory_) undo_.mark_ = fresh_.emplace().mark();
+  undo_.state_ = &state_;
+  effects_.emplace(thread, std::move(undo));
 }
 
 ReplayState::Scope::~Scope() {

@@ -58,6 +58,7 @@ class ReplayState final : public libtorch::EffectObserver {
 
   // A recomputation starts from other memory than there is by then.
   bool turns_memory_back() const;
+  bool replays_draws() const { return random_; }
 
   bool before_write(const at::Tensor& tensor) override;
   bool before_draw(const at::Generator& generator) override;
@@ -125,8 +126,13 @@ class ReplayState::Undo final : public libtorch::EffectObserver {
 // drew nothing are left alone.
 class ReplayState::Scope {
  public:
-  // `undo` must outlive the scope. `thread`: to be pushed by the caller.
-  Scope(ReplayState& state, const std::shared_ptr<Undo>& undo, libtorch::ThreadState& thread);
+  // `undo` is part of `owner` and must outlive the scope. `thread`: to be pushed by the caller.
+  template <class Owner>
+  Scope(ReplayState& state, Undo& undo, const std::shared_ptr<Owner>& owner,
+        libtorch::ThreadState& thread)
+      : Scope(state, undo) {
+    if (undoes_) begin(std::shared_ptr<Undo>(owner, &undo), thread);
+  }
   ~Scope();
   Scope(const Scope&) = delete;
   Scope& operator=(const Scope&) = delete;
@@ -139,6 +145,8 @@ class ReplayState::Scope {
   static constexpr std::size_t kToTheEnd = static_cast<std::size_t>(-1);
 
  private:
+  Scope(ReplayState& state, Undo& undo);
+  void begin(std::shared_ptr<Undo> undo, libtorch::ThreadState& thread);
   void turn_back();
   void put_back();
 

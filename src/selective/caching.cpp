@@ -1,15 +1,16 @@
-// How calls are kept and answered; selective.h states the rules.
+// How calls are kept in forward; selective.h states the rules.
 #include "selective/caching.h"
 
 #include <reprise/error.h>
 #include <reprise/saved_tensor_hooks.h>
-#include <reprise/store.h>
 
+#include <algorithm>
 #include <utility>
 
-#include "libtorch/operator_facts.h"
+#include "libtorch/ambient_state.h"
+#include "libtorch/operator_effects.h"
 #include "libtorch/operator_schemas.h"
-#include "libtorch/stub_history.h"
+#include "selective/function_effects.h"
 #include "selective/offloading.h"
 
 namespace reprise::selecting {
@@ -19,13 +20,6 @@ using detail::Verdict;
 using libtorch::facts_of;
 using libtorch::OperatorCall;
 using libtorch::OperatorFacts;
-
-// What policies are not asked about: it computes nothing, and LibTorch calls it where it likes.
-bool is_ignored(const OperatorCall& call, const OperatorFacts& facts) {
-  static const c10::FunctionSchema* const detach =
-      libtorch::schemas_named("aten::detach.default").front();
-  return facts.metadata_only || &call.schema() == detach;
-}
 
 bool saves(CheckpointPolicy policy) {
   return policy == CheckpointPolicy::kMustSave || policy == CheckpointPolicy::kPreferSave;
@@ -37,22 +31,20 @@ bool offloads(CheckpointPolicy policy) {
 bool must(CheckpointPolicy policy) {
   return policy == CheckpointPolicy::kMustSave || policy == CheckpointPolicy::kMustCpuOffload;
 }
+bool recomputes(CheckpointPolicy policy) { return !saves(policy) && !offloads(policy); }
 
-// The generators that a call drew from, as they are now.
-RandomState random_state_after(const OperatorFacts& facts, at::ArrayRef<c10::IValue> arguments,
-                               at::ArrayRef<c10::IValue> results) {
-  if (facts.generator != OperatorFacts::kNone && arguments[facts.generator].isGenerator()) {
-    const at::Generator generator = arguments[facts.generator].toGenerator();
-    return RandomState::of_generators({&generator, 1});
-  }
-  std::vector<at::Tensor> tensors;
-  for (const c10::IValue& value : results) {
-    mapped(value, [&](const at::Tensor& tensor) {
-      tensors.push_back(tensor);
-      return tensor;
-    });
-  }
-  return RandomState::of_devices(accelerator_devices(tensors));
+// Some schemas do not say it (native_batch_norm), and some do it only in training.
+bool changes_arguments(const OperatorFacts& facts, at::ArrayRef<c10::IValue> arguments) {
+  return std::any_of(facts.writes.begin(), facts.writes.end(), [&](const auto& write) {
+    return write.only_if == OperatorFacts::kNone || arguments[write.only_if].toBool();
+  });
+}
+
+[[noreturn]] void refuse(CheckpointPolicy policy, const std::string& name) {
+  throw UsageError("selective checkpoint: the policy says " +
+                   std::string(saves(policy) ? "kMustSave" : "kMustCpuOffload") + " of " + name +
+                   ", which changes its arguments in place: a kept result cannot take the place "
+                   "of that. Answer kPreferSave, which recomputes it");
 }
 
 class Caching final : public SelectiveInterceptor {
@@ -61,101 +53,148 @@ class Caching final : public SelectiveInterceptor {
       : kept_(std::move(kept)), options_(std::move(options)) {}
   // What was changed in place meanwhile, and need not be kept, holds memory for nothing.
   ~Caching() override {
-    if (options_.allow_cache_entry_mutation) return;
     std::lock_guard<std::mutex> lock(kept_->mutex);
-    kept_->drop_changed();
+    kept_->end_forward();
+    if (!options_.allow_cache_entry_mutation) kept_->drop_changed();
   }
   Caching(const Caching&) = delete;
   Caching& operator=(const Caching&) = delete;
 
   void intercept(OperatorCall& call) override;
   void call_function(detail::FunctionCall& call) override;
+  void on_save(std::size_t) override {
+    std::lock_guard<std::mutex> lock(kept_->mutex);
+    kept_->note_save();
+  }
 
  private:
   void keep(const OperatorCall& call, const OperatorFacts& facts, const Verdict& verdict,
-            const SelectiveCheckpointContext& context, KeptCall entry);
-  void note_sharers(const OperatorCall& call);
-  bool may_keep(const OperatorCall& call, const OperatorFacts& facts,
-                CheckpointPolicy policy) const;
+            const SelectiveCheckpointContext& context, std::size_t position);
+  void intercept_write(OperatorCall& call, const OperatorFacts& facts);
+  void note_results(const OperatorCall& call, const OperatorFacts& facts);
 
   const std::shared_ptr<KeptResults> kept_;
   const SelectiveOptions options_;
 };
 
+// Whether to keep what a call returned or will return, as the policy says. New tensors (zeros) cost
+// nothing to make again, and are filled in ways that are not seen.
+bool may_keep(const OperatorFacts& facts, CheckpointPolicy policy) {
+  if (recomputes(policy)) return false;
+  return (!facts.aliases && !facts.makes_new) || must(policy);
+}
+
+// An operator that changes one argument and gives it back, and has no other effects.
+bool may_follow(const OperatorCall& call, const OperatorFacts& facts) {
+  const auto& returns = call.schema().returns();
+  return facts.writes.size() == 1 && !facts.draws_random && !facts.changes_shape &&
+         returns.size() == 1 && returns[0].alias_info() != nullptr &&
+         call.arguments()[facts.writes[0].argument].isTensor();
+}
+
 void Caching::intercept(OperatorCall& call) {
   const OperatorFacts& facts = facts_of(call.handle());
   if (is_ignored(call, facts)) return;
-  KeptCall entry;
-  std::optional<Verdict> verdict;
+  if (!facts.writes.empty() && changes_arguments(facts, call.arguments())) {
+    return intercept_write(call, facts);
+  }
   const std::uint64_t shapes = shapes_of(call.arguments());
+  KeptResults::Begun begun;
   {
     std::lock_guard<std::mutex> lock(kept_->mutex);
-    verdict = kept_->begin_call(call.schema(), shapes, entry);
+    begun = kept_->begin_call(call.schema(), shapes);
   }
-  const auto recomputes = [](CheckpointPolicy policy) {
-    return !saves(policy) && !offloads(policy);
-  };
-  if (verdict && (recomputes(verdict->policy) || !may_keep(call, facts, verdict->policy))) {
+  if (begun.verdict && !may_keep(facts, begun.verdict->policy)) {
     call.proceed();
-    return note_sharers(call);
+    return note_results(call, facts);
   }
 
   const c10::SmallVector<c10::IValue, 8> arguments(call.arguments().begin(),
                                                    call.arguments().end());
   call.proceed();
-  const SelectiveCheckpointContext context(call.schema(), arguments, call.results(), entry.number);
-  if (!verdict) {
-    verdict = kept_->rule().decide(context);
-    if (recomputes(verdict->policy) || !may_keep(call, facts, verdict->policy)) {
-      return note_sharers(call);
+  const SelectiveCheckpointContext context(call.schema(), arguments, call.results(), begun.number);
+  const Verdict verdict = begun.verdict ? *begun.verdict : kept_->rule().decide(context);
+  note_results(call, facts);
+  if (may_keep(facts, verdict.policy)) {
+    keep(call, facts, verdict, context, begun.position);
+  }
+}
+
+// What it writes to may be a kept result: nn::Linear adds its bias to a product in place.
+void Caching::intercept_write(OperatorCall& call, const OperatorFacts& facts) {
+  const bool follows = may_follow(call, facts);
+  const std::uint64_t shapes = shapes_of(call.arguments());
+  const c10::SmallVector<c10::IValue, 8> arguments(call.arguments().begin(),
+                                                   call.arguments().end());
+  KeptResults::Begun begun;
+  KeptCall* followed = nullptr;
+  {
+    std::lock_guard<std::mutex> lock(kept_->mutex);
+    begun = kept_->begin_call(call.schema(), shapes);
+    for (const auto& write : facts.writes) {
+      visit_tensors(at::ArrayRef<c10::IValue>(arguments).slice(write.argument, 1),
+                    [&](const at::Tensor& tensor) {
+                      if (!tensor.defined() || !tensor.has_storage()) return;
+                      followed = kept_->note_write(tensor, follows);
+                    });
     }
   }
-  note_sharers(call);
-  keep(call, facts, *verdict, context, std::move(entry));
+  // Nothing can be kept of it.
+  const auto check = [&](CheckpointPolicy policy) {
+    if (must(policy)) refuse(policy, name_of(call.schema()));
+  };
+  if (begun.verdict) check(begun.verdict->policy);
+  call.proceed();
+  if (!begun.verdict) {
+    check(kept_->rule().decide({call.schema(), arguments, call.results(), begun.number}).policy);
+  }
+  std::lock_guard<std::mutex> lock(kept_->mutex);
+  if (followed == nullptr) return kept_->close();
+  kept_->follow(*followed, begun.position, arguments[facts.writes[0].argument].toTensor());
 }
 
 // Views that the schema declares count with their base. Memory that only this result has needs no
 // look at what is kept.
-void Caching::note_sharers(const OperatorCall& call) {
+void Caching::note_results(const OperatorCall& call, const OperatorFacts& facts) {
   const auto results = call.results();
   const auto& declared = call.schema().returns();
+  bool is_view = facts.aliases;
   for (std::size_t i = 0; i < results.size(); ++i) {
-    const c10::IValue& result = results[i];
-    if (!result.isTensor() || declared[i].alias_info() != nullptr) continue;
-    const at::Tensor& tensor = result.toTensor();
-    if (!tensor.defined() || !tensor.has_storage() || tensor.storage().use_count() == 1) continue;
-    std::lock_guard<std::mutex> lock(kept_->mutex);
-    kept_->note_sharer(tensor);
+    if (declared[i].alias_info() != nullptr) continue;
+    visit_tensors(results.slice(i, 1), [&](const at::Tensor& tensor) {
+      if (!tensor.defined() || !tensor.has_storage() || tensor.storage().use_count() == 1) return;
+      std::lock_guard<std::mutex> lock(kept_->mutex);
+      is_view = kept_->note_sharer(tensor) || is_view;
+    });
   }
-}
-
-bool Caching::may_keep(const OperatorCall& call, const OperatorFacts& facts,
-                       CheckpointPolicy policy) const {
-  if (call.schema().is_mutable()) {
-    if (!must(policy)) return false;
-    throw UsageError("selective checkpoint: the policy says " +
-                     std::string(saves(policy) ? "kMustSave" : "kMustCpuOffload") + " of " +
-                     name_of(call.schema()) +
-                     ", which changes its arguments in place: a kept result cannot take the place "
-                     "of that. Answer kPreferSave, which recomputes it");
-  }
-  return !facts.aliases || must(policy);
+  if (is_view || !kept_->is_open()) return;
+  std::lock_guard<std::mutex> lock(kept_->mutex);
+  kept_->close();
 }
 
 void Caching::keep(const OperatorCall& call, const OperatorFacts& facts, const Verdict& verdict,
-                   const SelectiveCheckpointContext& context, KeptCall entry) {
-  const auto results = call.results();
-  if (facts.draws_random) {
-    entry.random_after = random_state_after(facts, context.arguments(), results);
+                   const SelectiveCheckpointContext& context, std::size_t position) {
+  auto entry = std::make_unique<KeptCall>();
+  entry->position = position;
+  entry->must = must(verdict.policy);
+  if (const auto generator = libtorch::generator_of_draw(facts, context.arguments())) {
+    entry->drawn.push_back({*generator, RandomState::of_generators({&*generator, 1})});
   }
-  entry.must = must(verdict.policy);
-  Offloading offloading(call.schema(), verdict.policy, options_.store);
-  for (const c10::IValue& result : results) {
-    entry.results.push_back(mapped(result, [&](const at::Tensor& tensor) {
-      auto parked = offloading.park(tensor);
-      at::Tensor alias = parked != nullptr ? at::Tensor() : alias_of(tensor);
-      if (offloading.wanted()) entry.parked.push_back(std::move(parked));
-      entry.versions.push_back(version_or_zero(alias));
+  const Offloading offloading(call.schema(), verdict.policy, options_.store);
+  for (const c10::IValue& result : call.results()) {
+    entry->results.push_back(mapped(result, [&](const at::Tensor& tensor) {
+      at::Tensor alias;
+      if (facts.makes_new) {
+        // What becomes of the tensor itself is not seen.
+        alias = tensor.clone();
+        entry->is_private = true;
+      } else {
+        alias = alias_of(tensor);
+        entry->watch.add(tensor);
+      }
+      auto parked = offloading.park(alias);
+      if (parked != nullptr) alias.reset();
+      if (offloading.wanted()) entry->parked.push_back(std::move(parked));
       return alias;
     }));
   }
@@ -164,151 +203,68 @@ void Caching::keep(const OperatorCall& call, const OperatorFacts& facts, const V
   const double worth =
       limited && bytes.count > 0 ? context.flops() / static_cast<double>(bytes.count) : 0.0;
   std::lock_guard<std::mutex> lock(kept_->mutex);
-  kept_->keep(call.schema(), std::move(entry), verdict.limit, bytes, worth);
+  kept_->keep(std::move(entry), verdict.limit, bytes, worth);
 }
 
 // What it saves for backward stays with its node, outside of the region's care, and its operators
 // are no business of the policy.
 void Caching::call_function(detail::FunctionCall& call) {
   const c10::FunctionSchema& schema = schema_of_function(call.name);
-  KeptCall entry;
-  std::optional<Verdict> verdict;
+  KeptResults::Begun begun;
   {
     std::lock_guard<std::mutex> lock(kept_->mutex);
-    verdict = kept_->begin_call(schema, /*shapes=*/0, entry);
+    begun = kept_->begin_call(schema, /*shapes=*/0);
   }
-  if (!verdict) verdict = kept_->rule().decide({schema, {}, {}, entry.number});
-  if (verdict->policy == CheckpointPolicy::kMustCpuOffload) {
+  const CheckpointPolicy policy = begun.verdict
+                                      ? begun.verdict->policy
+                                      : kept_->rule().decide({schema, {}, {}, begun.number}).policy;
+  if (policy == CheckpointPolicy::kMustCpuOffload) {
     throw UsageError("selective checkpoint: the policy says kMustCpuOffload of " + call.name +
                      ", a custom autograd function, whose saved tensors stay with its node; answer "
                      "kMustSave, or put an Offload scope into its forward()");
   }
   const libtorch::WithoutInterceptor inside(*this);
-  if (!saves(verdict->policy) && !offloads(verdict->policy)) return detail::call_function(call);
-  {
+  if (recomputes(policy)) return detail::call_function(call);
+  auto entry = std::make_unique<KeptCall>();
+  const auto effects = FunctionEffects::of([&] {
     const NoSavedTensorHooks unmanaged;
     detail::call_function(call);
+  });
+  entry->position = begun.position;
+  entry->is_function = true;
+  entry->must = policy == CheckpointPolicy::kMustSave;
+  entry->runs_again = effects->wrote();
+  if (entry->runs_again && entry->must && effects->surely_wrote()) refuse(policy, call.name);
+  entry->drawn = effects->drawn();
+  if (!entry->runs_again) {
+    for (const at::Tensor& result : call.results()) {
+      entry->watch.add(result);
+      entry->results.emplace_back(alias_of(result));
+      entry->required_grad.push_back(result.defined() && result.requires_grad());
+    }
   }
-  for (const at::Tensor& result : call.results()) {
-    const at::Tensor alias = alias_of(result);
-    entry.results.emplace_back(alias);
-    entry.versions.push_back(version_or_zero(alias));
-    entry.required_grad.push_back(result.defined() && result.requires_grad());
-  }
-  entry.must = must(verdict->policy);
   std::lock_guard<std::mutex> lock(kept_->mutex);
-  kept_->keep(schema, std::move(entry), nullptr, Bytes(), 0);
-}
-
-class Answering final : public SelectiveInterceptor {
- public:
-  Answering(std::shared_ptr<KeptResults> kept, SelectiveOptions options)
-      : kept_(std::move(kept)), options_(std::move(options)) {
-    std::lock_guard<std::mutex> lock(kept_->mutex);
-    kept_->begin_recomputation();
-    kept_->prefetch();
-  }
-  // What the recomputation did not come to is not wanted any more.
-  ~Answering() override {
-    if (options_.reuse) return;
-    std::lock_guard<std::mutex> lock(kept_->mutex);
-    kept_->drop_everything();
-  }
-  Answering(const Answering&) = delete;
-  Answering& operator=(const Answering&) = delete;
-
-  void intercept(OperatorCall& call) override;
-  void call_function(detail::FunctionCall& call) override;
-
- private:
-  std::optional<KeptCall> take(const c10::FunctionSchema& schema, std::uint64_t shapes);
-  void fetch(KeptCall& kept);
-
-  const std::shared_ptr<KeptResults> kept_;
-  const SelectiveOptions options_;
-};
-
-std::optional<KeptCall> Answering::take(const c10::FunctionSchema& schema, std::uint64_t shapes) {
-  std::lock_guard<std::mutex> lock(kept_->mutex);
-  bool used_up = false;
-  KeptCall* const found = kept_->next_call(schema, shapes, used_up);
-  if (used_up) {
-    throw DeterminismError(
-        "selective checkpoint: Trying to backward an extra time: the kept result of " +
-        name_of(schema) +
-        " was used by an earlier recomputation. A selective region can be recomputed once; for "
-        "several backward calls (retain_graph, second derivatives) set SelectiveOptions::reuse, or "
-        "make them share a GraphExecGroup");
-  }
-  if (found == nullptr) return std::nullopt;
-  if (!options_.allow_cache_entry_mutation && found->is_changed()) {
-    if (!found->must) return std::nullopt;
-    throw DeterminismError(
-        "selective checkpoint: the kept result of " + name_of(schema) +
-        " has been mutated: it was changed in place after the operator returned it. Answer "
-        "kPreferSave, which recomputes it then, or set "
-        "SelectiveOptions::allow_cache_entry_mutation to use the changed value");
-  }
-  if (found->shapes != shapes) {
-    throw DeterminismError(
-        "selective checkpoint: the recomputation does not do what forward did: " +
-        kept_->first_difference() + ". The kept result of " + name_of(schema) +
-        " does not fit; keep what decides (a router's choice), too");
-  }
-  if (options_.reuse) return found->copy();
-  KeptCall taken = std::move(*found);
-  found->gone = true;
-  return taken;
-}
-
-void Answering::fetch(KeptCall& kept) {
-  std::size_t next = 0;
-  for (c10::IValue& result : kept.results) {
-    result = mapped(result, [&](const at::Tensor& tensor) {
-      const auto& parked = kept.parked[next++];
-      return parked != nullptr ? parked->load() : tensor;
-    });
-  }
-  kept.parked.clear();
-  std::lock_guard<std::mutex> lock(kept_->mutex);
-  kept_->prefetch();
-}
-
-void Answering::intercept(OperatorCall& call) {
-  if (is_ignored(call, facts_of(call.handle()))) return;
-  auto kept = take(call.schema(), shapes_of(call.arguments()));
-  if (!kept) return;
-  if (!kept->parked.empty()) fetch(*kept);
-  if (!kept->random_after.empty()) kept->random_after.restore();
-  call.answer(kept->results);
-}
-
-void Answering::call_function(detail::FunctionCall& call) {
-  const c10::FunctionSchema& schema = schema_of_function(call.name);
-  const auto kept = take(schema, /*shapes=*/0);
-  if (!kept) {
-    const libtorch::WithoutInterceptor inside(*this);
-    return detail::call_function(call);
-  }
-  std::vector<at::Tensor> results;
-  for (const c10::IValue& result : kept->results) {
-    const at::Tensor& tensor = result.toTensor();
-    results.push_back(kept->required_grad[results.size()] ? libtorch::with_stub_history(tensor)
-                                                          : tensor);
-  }
-  call.answer(std::move(results));
+  kept_->keep(std::move(entry), nullptr, Bytes(), 0);
 }
 
 }  // namespace
 
+SelectiveInterceptor::SelectiveInterceptor() : autocast_off_(libtorch::autocast_keys_off()) {}
+
+bool SelectiveInterceptor::is_ignored(const OperatorCall& call, const OperatorFacts& facts) const {
+  static const c10::FunctionSchema* const detach =
+      libtorch::schemas_named("aten::detach.default").front();
+  static const c10::FunctionSchema* const cast =
+      libtorch::schemas_named("aten::_to_copy.default").front();
+  if (facts.metadata_only || &call.schema() == detach) return true;
+  if (&call.schema() == cast && libtorch::autocast_keys_off() != autocast_off_) return true;
+  const auto* state = libtorch::current_state();
+  return state != nullptr && state->own_work;
+}
+
 std::shared_ptr<SelectiveInterceptor> make_caching(std::shared_ptr<KeptResults> kept,
                                                    SelectiveOptions options) {
   return std::make_shared<Caching>(std::move(kept), std::move(options));
-}
-
-std::shared_ptr<SelectiveInterceptor> make_answering(std::shared_ptr<KeptResults> kept,
-                                                     SelectiveOptions options) {
-  return std::make_shared<Answering>(std::move(kept), std::move(options));
 }
 
 }  // namespace reprise::selecting

@@ -1,5 +1,5 @@
-// The two interceptors of a selective region: one that keeps in forward, one that answers in the
-// recomputation.
+// The two interceptors of a selective region: one that keeps in forward (caching.cpp), one that
+// answers in the recomputation (answering.cpp).
 #pragma once
 
 #include <reprise/custom_function.h>
@@ -7,6 +7,7 @@
 
 #include <memory>
 
+#include "libtorch/operator_facts.h"
 #include "libtorch/operator_interceptor.h"
 #include "selective/kept_results.h"
 
@@ -16,6 +17,19 @@ class SelectiveInterceptor : public libtorch::OperatorInterceptor {
  public:
   // A custom autograd function is called.
   virtual void call_function(detail::FunctionCall& call) = 0;
+  // The region's function saves its tensor number `index` for backward.
+  virtual void on_save(std::size_t index) = 0;
+
+ protected:
+  SelectiveInterceptor();
+  // What policies are not asked about: it computes nothing and LibTorch calls it where it likes,
+  // or it is reprise's own doing, or a cast that autocast makes. Such casts are cached, for longer
+  // than a region may last, so that a recomputation makes others than forward did.
+  bool is_ignored(const libtorch::OperatorCall& call, const libtorch::OperatorFacts& facts) const;
+
+ private:
+  // The dispatch keys of autocast that were off when the region began.
+  const std::uint64_t autocast_off_;
 };
 
 // Stands for a custom autograd function among the operators; its address identifies it for good.

@@ -1,11 +1,13 @@
 // What an operator call costs and holds, from its arguments and results:
 // SelectiveCheckpointContext.
 
+#include <ATen/SparseCsrTensorUtils.h>
 #include <reprise/selective.h>
 
 #include <string>
 
 #include "libtorch/operator_schemas.h"
+#include "selective/operator_set.h"
 
 namespace reprise {
 namespace {
@@ -34,19 +36,29 @@ double size_of(at::ArrayRef<c10::IValue> arguments, std::size_t argument, std::i
   return tensor.dim() >= -dimension ? static_cast<double>(tensor.size(dimension)) : 1.0;
 }
 
+std::int64_t bytes_of(const at::Tensor& tensor) {
+  if (tensor.layout() == at::kSparse)
+    return bytes_of(tensor._indices()) + bytes_of(tensor._values());
+  if (at::sparse_csr::is_sparse_compressed(tensor)) {
+    return bytes_of(tensor.values());  // and two lists of positions
+  }
+  if (!tensor.has_storage()) return 0;
+  return tensor.is_nested() ? static_cast<std::int64_t>(tensor.storage().nbytes())
+                            : static_cast<std::int64_t>(tensor.nbytes());
+}
+
 bool is_attention(std::string_view name) { return name.find("_scaled_dot_product") == 6; }
 
 }  // namespace
 
 bool SelectiveCheckpointContext::is(std::string_view name) const {
-  return libtorch::schema_is_named(schema_, name);
+  return libtorch::schema_is_named(schema_, name) ||
+         selecting::function_is_named(schema_.name(), name);
 }
 
 Bytes SelectiveCheckpointContext::result_bytes() const {
   Bytes bytes;
-  each_tensor(results_, [&](const at::Tensor& tensor) {
-    bytes.count += static_cast<std::int64_t>(tensor.nbytes());
-  });
+  each_tensor(results_, [&](const at::Tensor& tensor) { bytes.count += bytes_of(tensor); });
   return bytes;
 }
 

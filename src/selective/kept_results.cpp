@@ -1,5 +1,6 @@
 #include "selective/kept_results.h"
 
+#include <reprise/error.h>
 #include <reprise/store.h>
 
 #include <algorithm>
@@ -35,14 +36,7 @@ std::string name_of(const c10::FunctionSchema& schema) {
 
 std::uint64_t shapes_of(at::ArrayRef<c10::IValue> arguments) {
   std::uint64_t state = arguments.size();
-  for (const c10::IValue& argument : arguments) {
-    if (argument.isTensor()) {
-      state = mix(state, argument.toTensor());
-    } else if (argument.isTensorList()) {
-      for (const c10::IValue& element : argument.toListRef())
-        state = mix(state, element.toTensor());
-    }
-  }
+  visit_tensors(arguments, [&](const at::Tensor& tensor) { state = mix(state, tensor); });
   return state;
 }
 
@@ -50,57 +44,62 @@ at::Tensor alias_of(const at::Tensor& tensor) {
   return tensor.defined() ? libtorch::alias_without_history(tensor) : tensor;
 }
 
-std::uint32_t version_or_zero(const at::Tensor& tensor) {
-  return tensor.defined() ? libtorch::version_of(tensor) : 0;
+void ChangeWatch::add(const at::Tensor& tensor) {
+  if (!tensor.defined()) return;
+  const auto& counter = tensor.unsafeGetTensorImpl()->version_counter();
+  if (counter.enabled()) counters_.push_back({counter, counter.current_version()});
+  if (tensor.has_storage() && !includes(tensor)) {
+    memory_.emplace_back(tensor.storage().getWeakStorageImpl());
+  }
 }
 
-bool KeptCall::is_changed() const {
-  std::size_t next = 0;
-  bool changed = false;
-  for (const c10::IValue& result : results) {
-    mapped(result, [&](const at::Tensor& tensor) {
-      changed = changed || version_or_zero(tensor) != versions[next];
-      ++next;
-      return tensor;
-    });
+bool ChangeWatch::includes(const at::Tensor& tensor) const {
+  const c10::StorageImpl* const storage = tensor.storage().unsafeGetStorageImpl();
+  return std::any_of(memory_.begin(), memory_.end(),
+                     [&](const auto& memory) { return memory._unsafe_get_target() == storage; });
+}
+
+void ChangeWatch::expect_change(const at::Tensor& tensor) {
+  const auto& counter = tensor.unsafeGetTensorImpl()->version_counter();
+  for (Counter& watched : counters_) {
+    // Counters are told apart by address alone; a tensor's may be here twice.
+    if (libtorch::same_counter(watched.counter, counter)) ++watched.version;
   }
-  return changed || std::any_of(sharers.begin(), sharers.end(), [](const auto& sharer) {
-           return version_or_zero(sharer.first) != sharer.second;
+}
+
+bool ChangeWatch::saw_change() const {
+  return noted_ || std::any_of(counters_.begin(), counters_.end(), [](const Counter& watched) {
+           return watched.counter.current_version() != watched.version;
          });
 }
 
-KeptCall KeptCall::copy() const {
-  KeptCall copied = *this;
-  for (c10::IValue& result : copied.results) result = mapped(result, alias_of);
-  return copied;
+c10::SmallVector<c10::IValue, 1> KeptCall::copy_of_results() const {
+  c10::SmallVector<c10::IValue, 1> copies;
+  for (const c10::IValue& result : results) {
+    copies.push_back(mapped(result, [&](const at::Tensor& tensor) {
+      return is_private && tensor.defined() ? tensor.clone() : alias_of(tensor);
+    }));
+  }
+  return copies;
 }
 
-KeptResults::KeptResults(std::shared_ptr<const detail::PolicyRule> rule) : rule_(std::move(rule)) {
-  // What a transformer block needs: growing step by step would cost as much as an operator.
-  operators_.reserve(24);
-  log_.reserve(64);
-}
+KeptResults::KeptResults(std::shared_ptr<const detail::PolicyRule> rule) : rule_(std::move(rule)) {}
 
 KeptResults::~KeptResults() = default;
 
-CallsOfOperator& KeptResults::calls_of(const c10::FunctionSchema& schema) {
+KeptResults::CallsOfOperator& KeptResults::calls_of(const c10::FunctionSchema& schema) {
   for (CallsOfOperator& calls : operators_) {
     if (calls.schema == &schema) return calls;
   }
-  CallsOfOperator& calls = operators_.emplace_back();
-  calls.schema = &schema;
-  calls.verdict = rule_->by_operator(schema);
-  return calls;
+  operators_.push_back({&schema, 0, rule_->by_operator(schema)});
+  return operators_.back();
 }
 
-std::optional<detail::Verdict> KeptResults::begin_call(const c10::FunctionSchema& schema,
-                                                       std::uint64_t shapes, KeptCall& call) {
+KeptResults::Begun KeptResults::begin_call(const c10::FunctionSchema& schema,
+                                           std::uint64_t shapes) {
   CallsOfOperator& calls = calls_of(schema);
-  call.number = calls.calls++;
-  call.position = log_.size();
-  call.shapes = shapes;
-  log_.push_back({&schema, shapes});
-  return calls.verdict;
+  log_.push_back({&schema, shapes, nullptr, nullptr});
+  return {log_.size() - 1, calls.calls++, calls.verdict};
 }
 
 bool KeptResults::fits(const Limited& call, const detail::ByteLimit& limit) {
@@ -118,124 +117,169 @@ bool KeptResults::fits(const Limited& call, const detail::ByteLimit& limit) {
     const Limited cheapest = group->members.back();
     group->members.pop_back();
     group->used -= cheapest.bytes;
-    if (cheapest.schema == call.schema && cheapest.number == call.number) {
+    if (cheapest.position == call.position) {
       kept = false;
     } else {
-      remove(cheapest);
+      remove(cheapest.position);
     }
   }
   return kept;
 }
 
-void KeptResults::remove(const Limited& call) {
-  auto& kept = calls_of(*call.schema).kept;
-  const auto entry = std::find_if(kept.begin(), kept.end(), [&](const auto& candidate) {
-    return candidate->number == call.number;
-  });
-  if (entry != kept.end()) kept.erase(entry);
+void KeptResults::forget(std::size_t position) {
+  KeptCall* const kept = std::exchange(log_[position].kept, nullptr);
+  if (kept == open_) open_ = nullptr;
+  if (!kept->is_followed) return;
+  for (Call& call : log_) {
+    if (call.followed == kept) call.followed = nullptr;
+  }
 }
 
-void KeptResults::keep(const c10::FunctionSchema& schema, KeptCall call,
-                       const detail::ByteLimit* limit, Bytes bytes, double worth) {
-  if (limit != nullptr && !fits({worth, &schema, call.number, bytes}, *limit)) return;
-  auto& kept = calls_of(schema).kept;
-  // Threads of one function may finish their calls in another order than they began them.
-  const auto place = std::upper_bound(
-      kept.begin(), kept.end(), call.number,
-      [](std::int64_t number, const auto& other) { return number < other->number; });
-  kept.insert(place, std::make_unique<KeptCall>(std::move(call)));
+void KeptResults::remove(std::size_t position) {
+  forget(position);
+  std::erase_if(kept_, [&](const auto& kept) { return kept->position == position; });
 }
 
-void KeptResults::note_sharer(const at::Tensor& result) {
-  for (CallsOfOperator& calls : operators_) {
-    for (const auto& kept : calls.kept) {
-      bool shares = false;
-      for (const c10::IValue& value : kept->results) {
-        mapped(value, [&](const at::Tensor& tensor) {
-          shares = shares || (tensor.defined() && tensor.is_alias_of(result));
-          return tensor;
-        });
-      }
-      if (shares) kept->sharers.emplace_back(alias_of(result), version_or_zero(result));
+void KeptResults::keep(std::unique_ptr<KeptCall> call, const detail::ByteLimit* limit, Bytes bytes,
+                       double worth) {
+  if (limit != nullptr && !fits({worth, call->position, bytes}, *limit)) return;
+  log_[call->position].kept = call.get();
+  open_ = call.get();
+  kept_.push_back(std::move(call));
+}
+
+bool KeptResults::note_sharer(const at::Tensor& result) {
+  for (const auto& kept : kept_) {
+    if (kept->watch.includes(result)) kept->watch.add(result);
+  }
+  const KeptCall* const open = open_;
+  return open != nullptr && open->watch.includes(result);
+}
+
+KeptCall* KeptResults::note_write(const at::Tensor& tensor, bool may_follow) {
+  KeptCall* followed = nullptr;
+  for (const auto& kept : kept_) {
+    if (!kept->watch.includes(tensor)) continue;
+    if (may_follow && kept.get() == open_ && !kept->must && kept->parked.empty() &&
+        !kept->is_function && !kept->watch.saw_change()) {
+      followed = open_;
+    } else {
+      kept->watch.note_change();
     }
   }
+  return followed;
+}
+
+void KeptResults::follow(KeptCall& kept, std::size_t position, const at::Tensor& written) {
+  kept.is_followed = true;
+  kept.watch.expect_change(written);
+  log_[position].followed = &kept;
 }
 
 void KeptResults::drop_changed() {
-  for (CallsOfOperator& calls : operators_) {
-    std::erase_if(calls.kept, [](const auto& kept) { return !kept->must && kept->is_changed(); });
+  std::erase_if(kept_, [&](const auto& kept) {
+    if (kept->must || !kept->watch.saw_change()) return false;
+    if (kept->is_function) {
+      kept->results.clear();
+      kept->runs_again = true;
+      return false;
+    }
+    forget(kept->position);
+    return true;
+  });
+}
+
+Walk KeptResults::begin_walk() const {
+  Walk walk;
+  for (const Call& call : log_) {
+    if (call.kept == nullptr) continue;
+    walk.to_fetch.insert(walk.to_fetch.end(), call.kept->parked.begin(), call.kept->parked.end());
+  }
+  return walk;
+}
+
+void KeptResults::note_difference(Walk& walk, std::string_view now) const {
+  if (!walk.difference.empty()) return;
+  const std::size_t at = walk.position;
+  walk.difference = "operator call " + std::to_string(at) + " is " + std::string(now) +
+                    " in the recomputation and ";
+  if (at >= log_.size()) {
+    walk.difference += "is not there in forward";
+  } else if (const std::string then = name_of(*log_[at].schema); then == now) {
+    walk.difference += "has arguments of other shapes in forward";
+  } else {
+    walk.difference += "was " + then + " in forward";
   }
 }
 
-void KeptResults::begin_recomputation() {
-  for (CallsOfOperator& calls : operators_) {
-    calls.calls_again = 0;
-    calls.next_kept = 0;
+namespace {
+
+[[noreturn]] void fail(const Walk& walk, const c10::FunctionSchema& schema) {
+  throw DeterminismError("selective checkpoint: the recomputation does not do what forward did: " +
+                         walk.difference + ". The kept result of " + name_of(schema) +
+                         " does not fit; keep what decides (a router's choice), too");
+}
+
+}  // namespace
+
+// Up to here the walk may go before the next save.
+std::size_t KeptResults::end_of_part(const Walk& walk) const {
+  return walk.saves < saves_.size() ? saves_[walk.saves] : log_.size();
+}
+
+// The recomputation did not make this call. Where results of the operator were answered just
+// before, they may have been this one's, and where they are `wanted`, this may be the one.
+void KeptResults::leave_out(const Walk& walk, std::size_t position,
+                            const c10::FunctionSchema* wanted) const {
+  const Call& call = log_[position];
+  if (call.kept == nullptr) return;
+  if (call.schema == wanted || std::ranges::count(walk.answered, call.schema) != 0) {
+    fail(walk, *call.schema);
   }
-  position_ = 0;
-  difference_.clear();
-  to_fetch_.clear();
-  fetched_ = 0;
-  std::vector<const KeptCall*> offloaded;
-  for (const CallsOfOperator& calls : operators_) {
-    for (const auto& kept : calls.kept) {
-      if (!kept->parked.empty()) offloaded.push_back(kept.get());
+}
+
+KeptResults::Found KeptResults::next_call(Walk& walk, const c10::FunctionSchema& schema,
+                                          std::uint64_t shapes) const {
+  const auto is_it = [&](const Call& call) {
+    return call.schema == &schema && call.shapes == shapes;
+  };
+  const std::size_t end = end_of_part(walk);
+  std::size_t at = walk.position;
+  if (at >= end || !is_it(log_[at])) {
+    note_difference(walk, name_of(schema));
+    while (at < end && !is_it(log_[at])) leave_out(walk, at++, &schema);
+    if (at >= end) {
+      // A call that forward did not make here. Kept results of the operator may be its.
+      const auto is_kept = [&](const Call& call) {
+        return call.schema == &schema && call.kept != nullptr;
+      };
+      if (complete_ && std::any_of(log_.begin(), log_.end(), is_kept)) fail(walk, schema);
+      return {};
     }
   }
-  std::sort(offloaded.begin(), offloaded.end(),
-            [](const KeptCall* a, const KeptCall* b) { return a->position < b->position; });
-  for (const KeptCall* kept : offloaded) {
-    to_fetch_.insert(to_fetch_.end(), kept->parked.begin(), kept->parked.end());
-  }
+  walk.position = at + 1;
+  if (log_[at].followed != nullptr) return {log_[at].followed, /*is_write=*/true};
+  KeptCall* const kept = log_[at].kept;
+  if (kept != nullptr) walk.answered.push_back(&schema);
+  return {kept};
 }
 
-KeptCall* KeptResults::next_call(const c10::FunctionSchema& schema, std::uint64_t shapes,
-                                 bool& used_up) {
-  used_up = false;
-  const std::size_t position = position_++;
-  if (difference_.empty() && (position >= log_.size() || log_[position].schema != &schema ||
-                              log_[position].shapes != shapes)) {
-    difference_ = "operator call " + std::to_string(position) + " is " + name_of(schema) +
-                  " in the recomputation and ";
-    difference_ += position >= log_.size() ? "is not there in forward"
-                   : log_[position].schema == &schema
-                       ? "has arguments of other shapes in forward"
-                       : "was " + name_of(*log_[position].schema) + " in forward";
-  }
-  CallsOfOperator& calls = calls_of(schema);
-  const std::int64_t number = calls.calls_again++;
-  while (calls.next_kept < calls.kept.size() && calls.kept[calls.next_kept]->number < number) {
-    ++calls.next_kept;
-  }
-  if (calls.next_kept == calls.kept.size()) return nullptr;
-  KeptCall& kept = *calls.kept[calls.next_kept];
-  if (kept.number != number) return nullptr;
-  if (kept.gone) {
-    used_up = true;
-    return nullptr;
-  }
-  return &kept;
+void KeptResults::pass_save(Walk& walk, std::size_t index) const {
+  if (index >= saves_.size()) return;
+  walk.saves = index;
+  const std::size_t end = end_of_part(walk);
+  if (walk.position < end) note_difference(walk, "left out");
+  for (; walk.position < end; ++walk.position) leave_out(walk, walk.position, nullptr);
+  walk.answered.clear();
+  walk.saves = index + 1;
 }
 
 void KeptResults::drop_everything() {
-  to_fetch_.clear();
-  for (CallsOfOperator& calls : operators_) {
-    for (const auto& kept : calls.kept) {
-      kept->results.clear();
-      kept->sharers.clear();
-      kept->parked.clear();
-      kept->gone = true;
-    }
+  for (const auto& kept : kept_) {
+    kept->results.clear();
+    kept->parked.clear();
+    kept->gone = true;
   }
 }
-
-void KeptResults::prefetch() {
-  for (; fetched_ < to_fetch_.size(); ++fetched_) {
-    const auto parked = to_fetch_[fetched_].lock();
-    if (parked != nullptr && !parked->prefetch()) return;
-  }
-}
-
-std::string KeptResults::first_difference() const { return difference_; }
 
 }  // namespace reprise::selecting

@@ -2,6 +2,8 @@
 
 #include <reprise/error.h>
 
+#include "libtorch/thread_state.h"
+
 namespace reprise::selecting {
 namespace {
 
@@ -20,7 +22,11 @@ std::shared_ptr<ParkedTensor> Offloading::park(const at::Tensor& tensor) const {
     throw UsageError("selective checkpoint: the policy says kMustCpuOffload of " + schema_.name() +
                      ", whose result cannot be parked: " + reason + ". Answer kMustSave");
   }
-  if (store_ != nullptr) return store_->park(tensor);
+  const libtorch::OwnWorkScope own;
+  if (store_ != nullptr) {
+    const bool prefers = policy_ == CheckpointPolicy::kPreferCpuOffload;
+    return prefers && !store_->takes(tensor.device()) ? nullptr : store_->park(tensor);
+  }
   if (!tensor.is_cpu()) return store_of_accelerators()->park(tensor);
   throw UsageError("selective checkpoint: the policy offloads the result of " + schema_.name() +
                    ", which is in host memory already, and no store is configured; set "

@@ -21,7 +21,8 @@ class Offloading {
     return policy_ == CheckpointPolicy::kMustCpuOffload ||
            policy_ == CheckpointPolicy::kPreferCpuOffload;
   }
-  // Null where the tensor is to be kept instead. Throws UsageError where the policy must be obeyed
+  // Null where the tensor is to be kept instead, because it or its device is nothing for the store.
+  // Throws UsageError where the policy must be obeyed
   // and cannot, and where there is no store for the tensor's device.
   std::shared_ptr<ParkedTensor> park(const at::Tensor& tensor) const;
 

@@ -26,4 +26,7 @@ class OperatorSet {
   std::vector<std::string> functions_;
 };
 
+// Whether `text` is the name of a custom autograd function (function_name()), or the end of it.
+bool function_is_named(std::string_view function, std::string_view text);
+
 }  // namespace reprise::selecting

@@ -187,8 +187,7 @@ OperatorPolicy save_matmuls() {
                                      "_scaled_dot_product_flash_attention_for_cpu",
                                      "_scaled_dot_product_efficient_attention",
                                      "_scaled_dot_product_cudnn_attention",
-                                     "_scaled_dot_product_fused_attention_overrideable",
-                                     "_scaled_dot_product_attention_math"};
+                                     "_scaled_dot_product_fused_attention_overrideable"};
   return policy;
 }
 
@@ -198,15 +197,14 @@ OperatorPolicy save_all_but(std::vector<std::string> operators) {
 
 OperatorPolicy save_all_but_cheap() {
   static const OperatorPolicy policy = all_but(
-      {"abs",        "add",         "bitwise_and", "clamp",       "clone",       "copysign",
-       "div",        "dropout",     "eq",          "exp",         "expand_copy", "fill",
-       "floor",      "ge",          "gelu",        "gt",          "hardswish",   "hardtanh",
-       "le",         "leaky_relu",  "log",         "logical_and", "logical_not", "logical_or",
-       "lt",         "masked_fill", "maximum",     "minimum",     "mul",         "native_dropout",
-       "ne",         "neg",         "ones_like",   "pow",         "reciprocal",  "relu",
-       "rsqrt",      "rsub",        "sigmoid",     "sign",        "silu",        "softplus",
-       "sqrt",       "square",      "sub",         "tanh",        "threshold",   "where",
-       "zeros_like", "_to_copy"},
+      {"abs",         "add",       "bitwise_and", "clamp",       "clone",          "copysign",
+       "div",         "eq",        "exp",         "expand_copy", "fill",           "floor",
+       "ge",          "gelu",      "gt",          "hardswish",   "hardtanh",       "le",
+       "leaky_relu",  "log",       "logical_and", "logical_not", "logical_or",     "lt",
+       "masked_fill", "maximum",   "minimum",     "mul",         "native_dropout", "ne",
+       "neg",         "ones_like", "pow",         "reciprocal",  "relu",           "rsqrt",
+       "rsub",        "sigmoid",   "sign",        "silu",        "softplus",       "sqrt",
+       "sub",         "tanh",      "threshold",   "where",       "zeros_like",     "_to_copy"},
       "save_all_but_cheap()");
   return policy;
 }
@@ -221,10 +219,23 @@ OperatorPolicy save_largest_cost_per_byte(Bytes bytes) {
 
 OperatorPolicy recompute_attention() {
   static const OperatorPolicy policy = all_but(
-      {"bmm", "baddbmm", "_softmax", "_safe_softmax", "native_dropout", "bernoulli", "masked_fill",
-       "_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_for_cpu",
-       "_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention",
-       "_scaled_dot_product_fused_attention_overrideable", "_scaled_dot_product_attention_math"},
+      {
+          "bmm",
+          "baddbmm",
+          "_softmax",
+          "_safe_softmax",
+          "native_dropout",
+          "bernoulli",
+          "masked_fill",
+          "mul",
+          "div",
+          "empty_like",
+          "_scaled_dot_product_flash_attention",
+          "_scaled_dot_product_flash_attention_for_cpu",
+          "_scaled_dot_product_efficient_attention",
+          "_scaled_dot_product_cudnn_attention",
+          "_scaled_dot_product_fused_attention_overrideable",
+      },
       "recompute_attention()");
   return policy;
 }

@@ -6,6 +6,7 @@
 #include <map>
 #include <utility>
 
+#include "core/recycling_allocator.h"
 #include "selective/caching.h"
 
 namespace reprise {
@@ -27,41 +28,53 @@ namespace detail {
 
 void call_function(FunctionCall& call) {
   for (const auto* link = libtorch::innermost_interceptor(); link != nullptr;
-       link = link->outer.get()) {
+       link = libtorch::link_in_force(link->outer.get())) {
     auto* selective = dynamic_cast<selecting::SelectiveInterceptor*>(link->interceptor.get());
     if (selective != nullptr) return selective->call_function(call);
   }
   call.run();
 }
 
-std::string short_type_name(std::string_view demangled) {
-  // "(anonymous namespace)::Mine", "my::space::Mine": the last part, unless it is in a template's
-  // argument list.
-  const std::size_t end = demangled.find('<');
-  const std::size_t colons = demangled.substr(0, end).rfind("::");
-  return std::string(colons == std::string_view::npos ? demangled : demangled.substr(colons + 2));
-}
-
 }  // namespace detail
+
+namespace {
+
+// What is in force while a region's function runs.
+struct Scope {
+  explicit Scope(std::shared_ptr<selecting::SelectiveInterceptor> selective)
+      : interceptor(std::move(selective)), in_force(interceptor) {}
+  const std::shared_ptr<selecting::SelectiveInterceptor> interceptor;
+  const libtorch::OperatorInterceptorScope in_force;
+};
+
+}  // namespace
 
 RegionContexts create_selective_checkpoint_contexts(OperatorPolicy policy,
                                                     SelectiveOptions options) {
-  const auto kept = std::make_shared<selecting::KeptResults>(policy.rule());
-  return {.forward =
-              [kept, options] {
-                return std::make_shared<libtorch::OperatorInterceptorScope>(
-                    selecting::make_caching(kept, options));
-              },
-          .recompute =
-              [kept, options] {
-                return std::make_shared<libtorch::OperatorInterceptorScope>(
-                    selecting::make_answering(kept, options));
-              },
-          .explain =
-              [kept] {
-                std::lock_guard<std::mutex> lock(kept->mutex);
-                return kept->first_difference();
-              }};
+  const auto kept = std::allocate_shared<selecting::KeptResults>(
+      RecyclingAllocator<selecting::KeptResults>(), policy.rule());
+  return {
+      .forward =
+          [kept, options] {
+            return std::make_shared<Scope>(selecting::make_caching(kept, options));
+          },
+      .recompute =
+          [kept, options] {
+            return std::make_shared<Scope>(selecting::make_answering(kept, options));
+          },
+      .explain =
+          [kept] {
+            std::lock_guard<std::mutex> lock(kept->mutex);
+            return kept->difference;
+          },
+      .on_save = [](void* scope,
+                    std::size_t index) { static_cast<Scope*>(scope)->interceptor->on_save(index); },
+      .recomputed =
+          [kept, options] {
+            if (options.reuse) return;
+            std::lock_guard<std::mutex> lock(kept->mutex);
+            kept->drop_everything();
+          }};
 }
 
 std::function<RegionContexts()> selective(OperatorPolicy policy, SelectiveOptions options) {

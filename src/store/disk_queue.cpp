@@ -110,7 +110,7 @@ at::Tensor DiskQueue::get(const EntryPointer& entry) {
   Lock lock(mutex_);
   if (entry->source.defined()) return entry->source;
   if (entry->state == Entry::State::kFailed) {
-    failed_.clear();
+    std::erase(failed_, entry.get());
     std::rethrow_exception(entry->error);
   }
   if (entry->fetch == nullptr) start_fetch(entry, /*ahead=*/false);

@@ -7,6 +7,7 @@
 #include <sstream>
 #include <utility>
 
+#include "libtorch/thread_state.h"
 #include "store/flat.h"
 
 namespace reprise {
@@ -24,6 +25,7 @@ class Store::Ticket final : public ParkedTensor {
         bytes_(form_.length() * static_cast<std::int64_t>(tensor.dtype().itemsize())) {
     if (form_.length() > 0) {
       const c10::AutoGradMode no_grad(false);
+      const libtorch::OwnWorkScope own;
       inner_ = store_->park_flat(form_.flatten(tensor));
     }
     ++store_->count_;
@@ -39,6 +41,7 @@ class Store::Ticket final : public ParkedTensor {
   at::Tensor load() override {
     check_version();
     const c10::AutoGradMode no_grad(false);
+    const libtorch::OwnWorkScope own;
     if (inner_ == nullptr) return form_.restore_empty();
     const at::Tensor flat = inner_->load();
     check(flat);

@@ -63,7 +63,12 @@ INSTANTIATE_TEST_SUITE_P(Train, Verify,
                                          "--strategy sqrt --accumulate 3",
                                          "--strategy every-block --dtype bf16",
                                          "--strategy every-block --attention unfused",
-                                         "--strategy sqrt --determinism values --clip 0"));
+                                         "--strategy sqrt --determinism values --clip 0",
+                                         "--strategy selective:matmul --determinism values",
+                                         "--strategy selective:all-but-cheap --dtype bf16",
+                                         "--strategy selective:recompute-attention "
+                                         "--attention unfused --determinism values",
+                                         "--strategy offload:disk=."));
 
 TEST(VerifyTrain, ARunGoesOnWithTheSameStepsVerified) {
   const TemporaryFolder folder;

@@ -138,6 +138,10 @@ TEST(CheckpointDeterminism, ValuesAcceptsEverythingThatIsBitwiseTheSame) {
   accepts([](const at::Tensor& t) { return t.t().exp().select(0, 1).sin(); }, x);
   accepts([](const at::Tensor& t) { return t.to(at::kBFloat16).exp().to(at::kFloat); }, x);
   accepts([](const at::Tensor& t) { return t.narrow(0, 0, 0).exp(); }, x);
+  // Saves a workspace that oneDNN fills in part.
+  const torch::nn::LSTM lstm(torch::nn::LSTMOptions(6, 6).num_layers(2));
+  accepts([&](const at::Tensor& t) { return std::get<0>(torch::nn::LSTM(lstm)(t.unsqueeze(1))); },
+          x);
   accepts(
       [](const at::Tensor& t) {
         return (t / 0.0).exp() * t.unsqueeze(0).expand({3, 4, 6}).sin();

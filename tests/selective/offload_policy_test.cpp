@@ -37,6 +37,7 @@ class Faulty final : public Store {
   int prefetches = 0;
   int fail_at_park = -1;
   int fail_at_load = -1;
+  int fail_at_prefetch = -1;
 
  protected:
   std::unique_ptr<ParkedTensor> park_flat(const at::Tensor& flat) override {
@@ -52,7 +53,7 @@ class Faulty final : public Store {
       return value;
     }
     bool prefetch() override {
-      ++store.prefetches;
+      if (store.prefetches++ == store.fail_at_prefetch) throw StoreError("a faulty store: slow");
       return true;
     }
     Bytes bytes() const override { return Bytes{static_cast<std::int64_t>(value.nbytes())}; }
@@ -111,7 +112,7 @@ TEST(OffloadPolicy, FetchesAheadFromTheBeginningOfTheRecomputation) {
   EXPECT_EQ(store->loads, 2);
 }
 
-TEST(OffloadPolicy, AFaultAtAnyParkOrLoadLeavesNothingBehindAndTheNextStepWorks) {
+TEST(OffloadPolicy, AFaultAtAnyParkLoadOrPrefetchLeavesNothingBehindAndTheNextStepWorks) {
   const auto store = std::make_shared<Faulty>();
   const Block block;
   const at::Tensor x = leaf({4, 8});
@@ -122,8 +123,9 @@ TEST(OffloadPolicy, AFaultAtAnyParkOrLoadLeavesNothingBehindAndTheNextStepWorks)
   const auto plain = gradients_of([&] { return block(x); }, block.leaves(x));
   const Bytes before = live_bytes();
   for (int at = 0; at < 2; ++at) {
-    for (int* const fault : {&store->fail_at_park, &store->fail_at_load}) {
-      store->parks = store->loads = 0;
+    for (int* const fault :
+         {&store->fail_at_park, &store->fail_at_load, &store->fail_at_prefetch}) {
+      store->parks = store->loads = store->prefetches = 0;
       *fault = at;
       EXPECT_THROW(step(), StoreError);
       testing::take_gradients(block.leaves(x));
@@ -133,6 +135,21 @@ TEST(OffloadPolicy, AFaultAtAnyParkOrLoadLeavesNothingBehindAndTheNextStepWorks)
       EXPECT_TRUE(same_bits(step(), plain));
     }
   }
+}
+
+TEST(OffloadPolicy, ALoadThatFailedMayBeTriedAgain) {
+  const auto store = std::make_shared<Faulty>();
+  const Block block;
+  const at::Tensor x = leaf({4, 8});
+  const auto options = with_policy(offloading(save_matmuls()), {.store = store});
+  const auto plain = gradients_of([&] { return block(x); }, block.leaves(x));
+  const at::Tensor y = checkpoint(options, block, x).sum();
+  store->fail_at_load = 1;
+  EXPECT_THROW(y.backward({}, /*retain_graph=*/true), StoreError);
+  store->fail_at_load = -1;
+  testing::take_gradients(block.leaves(x));
+  y.backward();
+  EXPECT_TRUE(same_bits(testing::take_gradients(block.leaves(x)), plain));
 }
 
 TEST(OffloadPolicy, SeveralResultsEmptyOnesAndIntegersSurvive) {

@@ -255,7 +255,11 @@ TEST(Selective, GroupsAndDebugWorkWithAPolicy) {
 
 TEST(Selective, WhatMayBeRecomputedIsRatherThanUsedAfterAChangeInPlace) {
   const at::Tensor x = leaf({4, 4});
-  const auto f = [](const at::Tensor& t) { return t.sin().mul_(2).exp(); };
+  const auto f = [](const at::Tensor& t) {
+    const at::Tensor kept = t.sin();
+    const at::Tensor read = kept.sum();
+    return kept.mul_(2).exp() * read;
+  };
   const auto plain = gradients_of([&] { return f(x); }, {x});
   OperatorCounts counts;
   EXPECT_TRUE(

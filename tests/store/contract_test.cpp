@@ -316,6 +316,11 @@ TEST_P(StoreContract, AFaultAtAnyOperationFailsOneStepAndTheNextOneWorks) {
   bool told = false;
   EXPECT_TRUE(step(*store_, told));
   const int operations = faults_.operations();
+  // Files and transfers; other stores do nothing that could fail here.
+  const bool moves = store_->name().find("disk") != std::string::npos ||
+                     store_->name().find("host") != std::string::npos;
+  ASSERT_EQ(operations > 0, moves) << store_->name();
+  if (!moves) GTEST_SKIP() << store_->name() << " moves nothing";
   int tellings = 0;
   for (int n = 0; n < operations; ++n) {
     store_->flush();

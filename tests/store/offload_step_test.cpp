@@ -165,6 +165,12 @@ TEST_P(OffloadStep, AFaultAnywhereFailsOneStepAndTheNextOneWorks) {
   };
   step();
   const int operations = faults_.operations();
+  // Files and transfers; other stores do nothing that could fail here.
+  const bool moves = store_->name().find("disk") != std::string::npos ||
+                     store_->name().find("host") != std::string::npos;
+  ASSERT_EQ(operations > 0, moves) << store_->name();
+  if (!moves) GTEST_SKIP() << store_->name() << " moves nothing";
+  int tellings = 0;
   for (int n = 0; n < operations; ++n) {
     store_->flush();
     const Bytes before = live_bytes();
@@ -173,6 +179,7 @@ TEST_P(OffloadStep, AFaultAnywhereFailsOneStepAndTheNextOneWorks) {
       step();
     } catch (const StoreError& error) {
       EXPECT_TRUE(contains(error.what(), "16.4 KB"));
+      ++tellings;
     }
     faults_.disarm();
     store_->flush();
