@@ -10,6 +10,7 @@
 #include "libtorch/ambient_state.h"
 #include "libtorch/operator_effects.h"
 #include "libtorch/operator_schemas.h"
+#include "libtorch/saved_tensor.h"
 #include "selective/function_effects.h"
 #include "selective/offloading.h"
 
@@ -45,6 +46,11 @@ bool changes_arguments(const OperatorFacts& facts, at::ArrayRef<c10::IValue> arg
                    std::string(saves(policy) ? "kMustSave" : "kMustCpuOffload") + " of " + name +
                    ", which changes its arguments in place: a kept result cannot take the place "
                    "of that. Answer kPreferSave, which recomputes it");
+}
+
+// By a counter of its own: whether the value is still right is watched by the kept call.
+std::shared_ptr<ParkedTensor> park(const Offloading& offloading, const at::Tensor& tensor) {
+  return tensor.defined() ? offloading.park(libtorch::alias_with_own_counter(tensor)) : nullptr;
 }
 
 class Caching final : public SelectiveInterceptor {
@@ -148,6 +154,16 @@ void Caching::intercept_write(OperatorCall& call, const OperatorFacts& facts) {
   if (!begun.verdict) {
     check(kept_->rule().decide({call.schema(), arguments, call.results(), begun.number}).policy);
   }
+  if (followed != nullptr && !followed->parked.empty()) {
+    const Offloading offloading(
+        kept_->schema_at(followed->position),
+        followed->must ? CheckpointPolicy::kMustCpuOffload : CheckpointPolicy::kPreferCpuOffload,
+        options_.store);
+    std::size_t next = 0;
+    visit_tensors(followed->results, [&](const at::Tensor& tensor) {
+      followed->parked[next++] = park(offloading, tensor);
+    });
+  }
   std::lock_guard<std::mutex> lock(kept_->mutex);
   if (followed == nullptr) return kept_->close();
   kept_->follow(*followed, begun.position, arguments[facts.writes[0].argument].toTensor());
@@ -192,9 +208,7 @@ void Caching::keep(const OperatorCall& call, const OperatorFacts& facts, const V
         alias = alias_of(tensor);
         entry->watch.add(tensor);
       }
-      auto parked = offloading.park(alias);
-      if (parked != nullptr) alias.reset();
-      if (offloading.wanted()) entry->parked.push_back(std::move(parked));
+      if (offloading.wanted()) entry->parked.push_back(park(offloading, alias));
       return alias;
     }));
   }

@@ -83,6 +83,16 @@ c10::SmallVector<c10::IValue, 1> KeptCall::copy_of_results() const {
   return copies;
 }
 
+void KeptCall::release_parked() {
+  std::size_t next = 0;
+  for (c10::IValue& result : results) {
+    if (parked.empty()) return;
+    result = mapped(result, [&](const at::Tensor& tensor) {
+      return parked[next++] != nullptr ? at::Tensor() : tensor;
+    });
+  }
+}
+
 KeptResults::KeptResults(std::shared_ptr<const detail::PolicyRule> rule) : rule_(std::move(rule)) {}
 
 KeptResults::~KeptResults() = default;
@@ -143,6 +153,7 @@ void KeptResults::remove(std::size_t position) {
 void KeptResults::keep(std::unique_ptr<KeptCall> call, const detail::ByteLimit* limit, Bytes bytes,
                        double worth) {
   if (limit != nullptr && !fits({worth, call->position, bytes}, *limit)) return;
+  close();
   log_[call->position].kept = call.get();
   open_ = call.get();
   kept_.push_back(std::move(call));
@@ -160,14 +171,21 @@ KeptCall* KeptResults::note_write(const at::Tensor& tensor, bool may_follow) {
   KeptCall* followed = nullptr;
   for (const auto& kept : kept_) {
     if (!kept->watch.includes(tensor)) continue;
-    if (may_follow && kept.get() == open_ && !kept->must && kept->parked.empty() &&
+    // What must be kept as it was returned is not what it is after a change.
+    if (may_follow && kept.get() == open_ && (!kept->must || !kept->parked.empty()) &&
         !kept->is_function && !kept->watch.saw_change()) {
       followed = open_;
+      // It is parked anew after the change.
+      for (auto& parked : kept->parked) parked.reset();
     } else {
       kept->watch.note_change();
     }
   }
   return followed;
+}
+
+void KeptResults::close() {
+  if (KeptCall* const kept = open_.exchange(nullptr)) kept->release_parked();
 }
 
 void KeptResults::follow(KeptCall& kept, std::size_t position, const at::Tensor& written) {

@@ -84,7 +84,7 @@ struct KeptCall final : Recycled<KeptCall> {
   std::size_t position = 0;
   c10::SmallVector<c10::IValue, 1> results;
   // In place of the tensors among the results, in order, where the policy offloads: null where one
-  // could not be parked and is kept.
+  // could not be parked and is kept. The others are kept beside only as long as changes may follow.
   std::vector<std::shared_ptr<ParkedTensor>> parked;
   ChangeWatch watch;
   std::vector<Drawn> drawn;
@@ -104,6 +104,8 @@ struct KeptCall final : Recycled<KeptCall> {
   // The results were handed out for good.
   bool gone = false;
 
+  // Lets go of the results that are parked.
+  void release_parked();
   // The results for one more use: tensors of their own, on the same memory unless it is private.
   c10::SmallVector<c10::IValue, 1> copy_of_results() const;
 };
@@ -152,10 +154,13 @@ class KeptResults {
   // A call is about to write to this memory. Returns the kept call whose result it is, if nothing
   // but views of it was made since and the write `may_follow`: then follow() it. Kept results that
   // are changed otherwise count as changed.
+  const c10::FunctionSchema& schema_at(std::size_t position) const {
+    return *log_[position].schema;
+  }
   KeptCall* note_write(const at::Tensor& tensor, bool may_follow);
   void follow(KeptCall& kept, std::size_t position, const at::Tensor& written);
   // A call was made that may have read what was kept last.
-  void close() { open_ = nullptr; }
+  void close();
   // May be asked without the mutex: a function of several threads has no order anyway.
   bool is_open() const { return open_.load(std::memory_order_relaxed) != nullptr; }
   // A tensor is saved for backward.
@@ -165,7 +170,10 @@ class KeptResults {
     close();
   }
   // Forward is over. Backward inside the function comes before that.
-  void end_forward() { complete_ = true; }
+  void end_forward() {
+    complete_ = true;
+    close();
+  }
   // Lets go of what was changed in place since it was kept and need not be kept.
   void drop_changed();
 

@@ -54,8 +54,28 @@ TEST_F(KeptRightly, OffloadedResultsThatAreChangedThroughOtherTensorsAreRecomput
   }
 }
 
+// As torch::nn::Linear does.
+TEST_F(KeptRightly, WhatIsAddedToAnOffloadedResultRightAwayIsOffloadedWithIt) {
+  const auto store = disk_store({.folder = ::testing::TempDir()});
+  testing::OperatorCounts counts;
+  EXPECT_TRUE(is_right(
+      [this] {
+        return [this](const Tensor& x) { return x.mm(w_).view({64}).add_(1).mul_(3).exp(); };
+      },
+      offloading(save_matmuls()), {.store = store}));
+  // Plain and under the policy: two in forward, four for gradients.
+  EXPECT_EQ(counts["mm"], 2 + 4);
+  EXPECT_EQ(store->statistics().count, 0);
+}
+
 TEST_F(KeptRightly, OffloadedResultsThatAreChangedAreRecomputedOrRefusedByName) {
-  const auto f = [this] { return [this](const Tensor& x) { return x.mm(w_).add_(1).exp(); }; };
+  const auto f = [this] {
+    return [this](const Tensor& x) {
+      const Tensor product = x.mm(w_);
+      const Tensor read = product.sum();
+      return product.add_(1).exp() * read;
+    };
+  };
   EXPECT_TRUE(is_right(f, offloading(save_matmuls()), {.store = memory_store()}));
   const auto strictly = with_policy(
       [](const SelectiveCheckpointContext& call) {
