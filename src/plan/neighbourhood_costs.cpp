@@ -1,0 +1,121 @@
+#include "plan/neighbourhood_costs.h"
+
+#include <algorithm>
+
+namespace reprise::plan {
+
+NeighbourhoodCosts::NeighbourhoodCosts(Neighbourhood kind, const Trace& trace,
+                                       const ValueGraph& graph)
+    : kind_(kind),
+      trace_(trace),
+      graph_(graph),
+      own_(trace.values.size(), 0),
+      is_dropped_(trace.values.size(), 0),
+      nodes_(trace.values.size(), CostClasses::kNone) {
+  if (kind_ == Neighbourhood::kWalk) {
+    upstream_.assign(trace.values.size(), 0);
+    downstream_.assign(trace.values.size(), 0);
+    seen_.assign(trace.values.size(), 0);
+  }
+}
+
+void NeighbourhoodCosts::made(Index op) {
+  operators_made_ = op + 1;
+  const Trace::Operator& made = trace_.operators[op];
+  // An operator's results may be several views of one value.
+  Index last = 0;
+  for (Index t = made.results.begin; t < made.results.end; ++t) {
+    const Index value = trace_.tensors[t].value;
+    if (t == made.results.begin || value != last)
+      own_[value] += static_cast<double>(made.nanoseconds);
+    last = value;
+  }
+}
+
+void NeighbourhoodCosts::dropped(Index value) {
+  is_dropped_[value] = 1;
+  if (kind_ == Neighbourhood::kWalk) mark_changed(value);
+  if (kind_ != Neighbourhood::kClasses) return;
+  nodes_[value] = classes_.add(own_[value]);
+  for (const auto links : {graph_.inputs(value), graph_.users(value)}) {
+    for (const ValueGraph::Link& link : links) {
+      if (is_dropped(link)) classes_.merge(nodes_[link.value], nodes_[value]);
+    }
+  }
+}
+
+void NeighbourhoodCosts::restored(Index value) {
+  is_dropped_[value] = 0;
+  if (kind_ == Neighbourhood::kWalk) mark_changed(value);
+  if (kind_ != Neighbourhood::kClasses) return;
+  classes_.remove(nodes_[value], own_[value]);
+  nodes_[value] = CostClasses::kNone;
+}
+
+double NeighbourhoodCosts::around(Index value) {
+  switch (kind_) {
+    case Neighbourhood::kNone:
+      return 0;
+    case Neighbourhood::kClasses:
+      return classes_around(value);
+    case Neighbourhood::kWalk:
+      break;
+  }
+  if (upstream_[value] < 0) upstream_[value] = walk(value, true);
+  if (downstream_[value] < 0) downstream_[value] = walk(value, false);
+  return upstream_[value] + downstream_[value];
+}
+
+double NeighbourhoodCosts::classes_around(Index value) {
+  double sum = 0;
+  roots_.clear();
+  for (const auto links : {graph_.inputs(value), graph_.users(value)}) {
+    for (const ValueGraph::Link& link : links) {
+      if (!is_dropped(link)) continue;
+      const CostClasses::Node root = classes_.find(nodes_[link.value]);
+      if (std::ranges::find(roots_, root) != roots_.end()) continue;
+      roots_.push_back(root);
+      sum += classes_.cost(root);
+    }
+  }
+  return sum;
+}
+
+double NeighbourhoodCosts::walk(Index value, bool upstream) {
+  double sum = 0;
+  seen_[value] = ++walks_;
+  stack_.assign(1, value);
+  while (!stack_.empty()) {
+    const Index at = stack_.back();
+    stack_.pop_back();
+    for (const ValueGraph::Link& link : upstream ? graph_.inputs(at) : graph_.users(at)) {
+      if (seen_[link.value] == walks_ || !is_dropped(link)) continue;
+      seen_[link.value] = walks_;
+      sum += own_[link.value];
+      stack_.push_back(link.value);
+    }
+  }
+  return sum;
+}
+
+// Whoever reaches the value downstream stands upstream of it, with dropped values alone between.
+void NeighbourhoodCosts::mark_changed(Index value) {
+  for (const bool upstream : {true, false}) {
+    std::vector<double>& found = upstream ? downstream_ : upstream_;
+    seen_[value] = ++walks_;
+    stack_.assign(1, value);
+    upstream_[value] = downstream_[value] = -1;
+    while (!stack_.empty()) {
+      const Index at = stack_.back();
+      stack_.pop_back();
+      for (const ValueGraph::Link& link : upstream ? graph_.inputs(at) : graph_.users(at)) {
+        if (seen_[link.value] == walks_ || link.by >= operators_made_) continue;
+        seen_[link.value] = walks_;
+        found[link.value] = -1;
+        if (is_dropped_[link.value] != 0) stack_.push_back(link.value);
+      }
+    }
+  }
+}
+
+}  // namespace reprise::plan
