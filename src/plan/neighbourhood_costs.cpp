@@ -1,6 +1,7 @@
 #include "plan/neighbourhood_costs.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace reprise::plan {
 
@@ -10,6 +11,7 @@ NeighbourhoodCosts::NeighbourhoodCosts(Neighbourhood kind, const Trace& trace,
       trace_(trace),
       graph_(graph),
       own_(trace.values.size(), 0),
+      last_maker_(trace.values.size(), 0),
       is_dropped_(trace.values.size(), 0),
       nodes_(trace.values.size(), CostClasses::kNone) {
   if (kind_ == Neighbourhood::kWalk) {
@@ -22,13 +24,11 @@ NeighbourhoodCosts::NeighbourhoodCosts(Neighbourhood kind, const Trace& trace,
 void NeighbourhoodCosts::made(Index op) {
   operators_made_ = op + 1;
   const Trace::Operator& made = trace_.operators[op];
-  // An operator's results may be several views of one value.
-  Index last = 0;
   for (Index t = made.results.begin; t < made.results.end; ++t) {
     const Index value = trace_.tensors[t].value;
-    if (t == made.results.begin || value != last)
-      own_[value] += static_cast<double>(made.nanoseconds);
-    last = value;
+    // Several results may be views of one value.
+    if (std::exchange(last_maker_[value], op + 1) == op + 1) continue;
+    own_[value] += static_cast<double>(made.nanoseconds);
   }
 }
 

@@ -44,6 +44,7 @@ class NeighbourhoodCosts {
   const ValueGraph& graph_;
   Index operators_made_ = 0;
   std::vector<double> own_;
+  std::vector<Index> last_maker_;  // from 1; the operator whose cost was added to own_ last
   std::vector<char> is_dropped_;
   CostClasses classes_;
   std::vector<CostClasses::Node> nodes_;
