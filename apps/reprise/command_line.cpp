@@ -146,6 +146,7 @@ int run_command_line(int argc, const char* const* argv) {
   Chosen chosen;
   add_train(program, chosen);
   add_compare(program, chosen);
+  add_simulate(program, chosen);
   add_info(program, chosen);
   const int exit_code = parse_and_run(program, chosen, argc, argv);
   return with_output(command_name(program), exit_code);

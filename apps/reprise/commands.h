@@ -16,6 +16,7 @@ using Chosen = std::function<int()>;
 
 void add_train(CLI::App& program, Chosen& chosen);
 void add_compare(CLI::App& program, Chosen& chosen);
+void add_simulate(CLI::App& program, Chosen& chosen);
 void add_info(CLI::App& program, Chosen& chosen);
 
 // Runs what was chosen; an error becomes one line on stderr, "WHERE: what, and how to mend it", and

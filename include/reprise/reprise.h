@@ -12,6 +12,7 @@
 #include <reprise/random_state.h>
 #include <reprise/saved_tensor_hooks.h>
 #include <reprise/selective.h>
+#include <reprise/simulate.h>
 #include <reprise/store.h>
 #include <reprise/version.h>
 #include <reprise/visit_tensors.h>

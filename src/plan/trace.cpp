@@ -24,14 +24,19 @@ std::string contents(const std::filesystem::path& file) {
   const auto refuse = [&](const std::string& reason) {
     fail("cannot read the trace " + file.string() + ": " + reason);
   };
-  if (std::filesystem::is_directory(file)) refuse("it is a folder; give a file of JSON lines");
+  std::error_code error;
+  const auto status = std::filesystem::status(file, error);
+  // A device may never end; a pipe is where a shell's <(...) comes from.
+  if (exists(status) && !is_regular_file(status) && !is_fifo(status)) {
+    refuse("it is a folder or a device; give a file of JSON lines");
+  }
   errno = 0;
   const std::unique_ptr<gzFile_s, int (*)(gzFile)> stream(gzopen(file.c_str(), "rb"), gzclose);
   if (!stream) refuse(errno != 0 ? std::strerror(errno) : "out of memory");
   gzbuffer(stream.get(), 1 << 18);
   std::string text;
   for (;;) {
-    constexpr std::size_t kBlock = std::size_t{1} << 20;
+    constexpr std::size_t kBlock = std::size_t{1} << 17;
     const std::size_t before = text.size();
     text.resize(before + kBlock);
     const int count = gzread(stream.get(), text.data() + before, kBlock);

@@ -141,6 +141,7 @@ TEST(Trace, SaysWhyAFileCannotBeRead) {
   EXPECT_THAT(error_of([&] { read_trace(folder / "none"); }),
               HasSubstr("none: No such file or directory"));
   EXPECT_THAT(error_of([&] { read_trace(folder / ""); }), HasSubstr("it is a folder"));
+  EXPECT_THAT(error_of([] { read_trace("/dev/zero"); }), HasSubstr("or a device; give a file"));
   {
     TraceWriter writer(folder / "cut.gz");
     for (TraceWriter::Id i = 0; i < 1000; ++i) writer.release(i * i * 7919);
