@@ -17,6 +17,7 @@ struct Bench {
 std::span<const Bench> all_benches();
 
 void allocation(Session& session);
+void evict_scale(Session& session);
 void every_block_coarse(Session& session);
 void every_block_fine(Session& session);
 void hooks(Session& session);
@@ -28,5 +29,6 @@ void region_overhead(Session& session);
 void selective_coarse(Session& session);
 void selective_fine(Session& session);
 void sequential_fine(Session& session);
+void simulate(Session& session);
 
 }  // namespace reprise::bench

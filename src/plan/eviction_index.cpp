@@ -14,25 +14,12 @@ constexpr int kMantissaBits = 52;
 constexpr int kBitsPerBucket = kMantissaBits - 3;
 constexpr std::uint64_t kFirstBucket = std::bit_cast<std::uint64_t>(0x1p-96) >> kBitsPerBucket;
 
+// So many tops are compared, if so many may hold the lowest score. Among some hundred values this
+// finds the lowest nearly always; among very many all buckets' tops have about the same score.
+constexpr int kCompared = 4;
+
 double least_key(std::size_t bucket) {
-  if (bucket == 0) return 0;
-  return std::bit_cast<double>((kFirstBucket + bucket) << kBitsPerBucket);
-}
-
-// Calls f(i) for each bit that is set.
-template <std::size_t kWords, class F>
-void for_each_bit(const std::array<std::uint64_t, kWords>& words, F&& f) {
-  for (std::size_t w = 0; w < kWords; ++w) {
-    for (std::uint64_t bits = words[w]; bits != 0; bits &= bits - 1) {
-      f(64 * w + static_cast<std::size_t>(std::countr_zero(bits)));
-    }
-  }
-}
-
-template <std::size_t kWords>
-void set_bit(std::array<std::uint64_t, kWords>& words, std::size_t i, bool value) {
-  const std::uint64_t bit = std::uint64_t{1} << (i % 64);
-  words[i / 64] = value ? words[i / 64] | bit : words[i / 64] & ~bit;
+  return bucket == 0 ? 0 : std::bit_cast<double>((kFirstBucket + bucket) << kBitsPerBucket);
 }
 
 }  // namespace
@@ -45,14 +32,15 @@ EvictionIndex::EvictionIndex(const Heuristic& heuristic, NeighbourhoodCost neigh
       has_neighbourhood_(neighbourhood_cost_ && heuristic.neighbourhood() != Neighbourhood::kNone),
       random_(seed) {}
 
-EvictionIndex::~EvictionIndex() {
-  while (!all_.empty()) remove(*all_.back());
-}
-
 void EvictionIndex::insert(EvictionEntry& entry, double last_use) {
   entry.last_use_ = last_use;
-  entry.place_ = static_cast<std::uint32_t>(all_.size());
-  all_.push_back(&entry);
+  ++size_;
+  entry.place_ = 0;
+  if (shape_ == ScoreShape::kArbitrary) {
+    entry.place_ = static_cast<std::uint32_t>(all_.size());
+    all_.push_back(&entry);
+    return;
+  }
   // By its own cost: the neighbourhood is asked for if the entry gets to the top.
   const EvictionCandidate alone{entry.own_cost, 0, entry.bytes, 1};
   if (entry.pins_ == 0) file_into(entry, bucket_of(heuristic_.score(alone)));
@@ -60,10 +48,13 @@ void EvictionIndex::insert(EvictionEntry& entry, double last_use) {
 
 void EvictionIndex::remove(EvictionEntry& entry) {
   unfile(entry);
-  EvictionEntry* last = all_.back();
-  all_[entry.place_] = last;
-  last->place_ = entry.place_;
-  all_.pop_back();
+  if (shape_ == ScoreShape::kArbitrary) {
+    EvictionEntry* last = all_.back();
+    all_[entry.place_] = last;
+    last->place_ = entry.place_;
+    all_.pop_back();
+  }
+  --size_;
   entry.place_ = EvictionEntry::kNowhere;
   entry.pins_ = 0;
 }
@@ -99,25 +90,33 @@ std::uint16_t EvictionIndex::bucket_of(double key) {
   return static_cast<std::uint16_t>(std::min<std::uint64_t>(bits - kFirstBucket, kBuckets - 1));
 }
 
-void EvictionIndex::file(EvictionEntry& entry) { file_into(entry, bucket_of(key(entry))); }
+void EvictionIndex::file(EvictionEntry& entry) {
+  if (shape_ != ScoreShape::kArbitrary) file_into(entry, bucket_of(key(entry)));
+}
 
 void EvictionIndex::file_into(EvictionEntry& entry, std::uint16_t bucket) {
   entry.filed_use_ = entry.last_use_;
   entry.bucket_ = bucket;
   buckets_[bucket].push(entry);
-  set_bit(filled_, bucket, true);
+  note_top(bucket);
 }
 
 void EvictionIndex::unfile(EvictionEntry& entry) {
   if (entry.bucket_ == EvictionEntry::kUnfiled) return;
   buckets_[entry.bucket_].erase(entry);
-  if (buckets_[entry.bucket_].empty()) set_bit(filled_, entry.bucket_, false);
+  note_top(entry.bucket_);
   entry.bucket_ = EvictionEntry::kUnfiled;
+}
+
+void EvictionIndex::note_top(std::size_t bucket) {
+  const EvictionEntry* top = buckets_[bucket].top();
+  filled_.set(bucket, top != nullptr);
+  if (top) oldest_[bucket] = top->filed_use_;
 }
 
 // Files tops again that were used since they were filed, and takes out pinned ones, which are filed
 // when their last pin goes. Whether the bucket's least score is still what it was taken for.
-bool EvictionIndex::settle(std::size_t bucket, double now, Buckets& open) {
+bool EvictionIndex::settle(std::size_t bucket, double now) {
   for (;;) {
     EvictionEntry& top = *buckets_[bucket].top();
     if (top.pins_ == 0 && top.filed_use_ == top.last_use_) break;
@@ -126,21 +125,26 @@ bool EvictionIndex::settle(std::size_t bucket, double now, Buckets& open) {
     if (buckets_[bucket].empty()) break;
   }
   const double taken_for = least_[bucket];
-  open_again(bucket, now, open);
+  open(bucket, now);
   return !buckets_[bucket].empty() && least_[bucket] <= taken_for;
 }
 
-void EvictionIndex::open_again(std::size_t bucket, double now, Buckets& open) {
-  const bool is_filled = !buckets_[bucket].empty();
-  set_bit(open, bucket, is_filled);
-  if (is_filled) least_[bucket] = least_score(bucket, now);
+// The choice has to look at the bucket, or look again.
+void EvictionIndex::open(std::size_t bucket, double now) {
+  if (buckets_[bucket].empty()) {
+    least_.take_out(bucket);
+  } else {
+    least_.put(bucket, least_score(bucket, now));
+  }
 }
 
 // No entry of the bucket has a lower one. The top may have been used since: that only raises it.
 double EvictionIndex::least_score(std::size_t bucket, double now) const {
-  if (shape_ == ScoreShape::kIgnoresStaleness) return least_key(bucket);
-  const double staleness = now - buckets_[bucket].top()->filed_use_;
-  return staleness > 0 ? least_key(bucket) / staleness : kInfinity;
+  // No less than nothing, so that dividing needs no branch.
+  constexpr double kShortest = 1e-300;
+  const double staleness =
+      shape_ == ScoreShape::kIgnoresStaleness ? 1 : std::max(now - oldest_[bucket], kShortest);
+  return least_key(bucket) / staleness;
 }
 
 EvictionEntry* EvictionIndex::choose(double now) {
@@ -148,19 +152,19 @@ EvictionEntry* EvictionIndex::choose(double now) {
   return choose_by_bucket(now);
 }
 
-// From the bucket on that may hold the lowest score, until no other may hold a lower one.
+// From the bucket on that may hold the lowest score, until no other may hold a lower one, or so
+// many were compared that going on gains little. The first top that is filed as it should be is
+// within the factor of the lowest score already.
 EvictionEntry* EvictionIndex::choose_by_bucket(double now) {
-  Buckets open = filled_;
-  for_each_bit(open, [&](std::size_t b) { least_[b] = least_score(b, now); });
+  least_.fill(filled_, [&](std::size_t bucket) { return least_score(bucket, now); });
   EvictionEntry* best = nullptr;
   double lowest = kInfinity;
-  for (;;) {
-    std::size_t bucket = kBuckets;
-    for_each_bit(open, [&](std::size_t b) {
-      if (bucket == kBuckets || least_[b] < least_[bucket]) bucket = b;
-    });
-    if (bucket == kBuckets || (best && least_[bucket] >= lowest)) return best;
-    if (!settle(bucket, now, open)) continue;
+  for (int compared = 0;;) {
+    const std::size_t bucket = least_.lowest();
+    if (bucket == kBuckets) return best;
+    const double enough = compared < kCompared ? 1 : kFactor;
+    if (best && enough * least_[bucket] >= lowest) return best;
+    if (!settle(bucket, now)) continue;
 
     EvictionEntry& top = *buckets_[bucket].top();
     EvictionCandidate about = candidate(top, 1);
@@ -168,11 +172,12 @@ EvictionEntry* EvictionIndex::choose_by_bucket(double now) {
     if (right != bucket) {
       unfile(top);
       file_into(top, right);
-      open_again(bucket, now, open);
-      open_again(right, now, open);
+      open(bucket, now);
+      open(right, now);
       continue;
     }
-    set_bit(open, bucket, false);
+    least_.take_out(bucket);
+    ++compared;
     about.staleness = now - top.last_use_;
     const double found = heuristic_.score(about);
     if (best && !(found < lowest)) continue;

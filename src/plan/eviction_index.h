@@ -4,9 +4,10 @@
 // A score that falls with staleness is  key / staleness,  where the key is the score of a value
 // that was used one second ago: (own + neighbourhood) / bytes for the h_ heuristics. Values whose
 // keys agree to within a factor of kFactor share a bucket, and of a bucket the value that was used
-// longest ago has the lowest score, to within that factor. So a choice looks at one value a bucket,
-// of which there are some hundreds however many values there are; and only where the bucket's least
-// score, its lower bound divided by the oldest's staleness, could still win.
+// longest ago has the lowest score, to within that factor. There are some hundreds of buckets,
+// however many values there are, and a choice compares what the lowest score in each may be: its
+// lower bound divided by the staleness of its oldest value. Only values of the most promising
+// buckets are looked at.
 //
 // Being up to date costs nothing until it matters. A use is noted in the entry alone, and costs
 // that rise with the neighbourhood are not followed: an entry that is filed as too old or too cheap
@@ -18,9 +19,10 @@
 // were refreshed. For a heuristic of arbitrary shape it is the lowest of kSample entries drawn at
 // random, as in DTR's prototype.
 //
-// Time: touch(), insert(), pin() O(1); remove(), refresh(), unpin() amortised O(log n); choose()
-// O(buckets), and amortised O(log n) for each entry that it files again, at most one for each
-// touch(), insert() or change of an entry's cost. Not for several threads at once.
+// Time: touch(), insert(), pin() O(1); remove(), refresh(), unpin() O(log n); choose() O(buckets),
+// and O(log n) for each entry that it files again, at most one for each touch(), insert() or change
+// of an entry's cost. Memory: some 50 bytes an entry in the entry, and 16 in arrays that double
+// when they are full. Not for several threads at once.
 #pragma once
 
 #include <array>
@@ -31,12 +33,14 @@
 #include <vector>
 
 #include "plan/heuristic.h"
+#include "plan/least_table.h"
 #include "plan/use_heap.h"
 
 namespace reprise::plan {
 
 // What a value carries to be in an index: a base or a member of it. Must stay where it is, and
-// alive, while it is in one.
+// alive, while it is in one; the index may die before it or after it, but an entry that was not
+// removed cannot go into another.
 class EvictionEntry {
  public:
   EvictionEntry() = default;
@@ -60,12 +64,11 @@ class EvictionEntry {
   static constexpr std::uint16_t kUnfiled = 0xffff;
 
   double last_use_ = 0;
-  std::uint32_t place_ = kNowhere;  // in the list of all
-  std::uint32_t pins_ = 0;
+  double filed_use_ = 0;            // as last_use_ was when the entry was filed
+  std::uint32_t place_ = kNowhere;  // in the list of all, where there is one
+  std::uint32_t heap_place_ = 0;
+  std::uint16_t pins_ = 0;  // 65,535 at most
   std::uint16_t bucket_ = kUnfiled;
-  // The heap's.
-  double filed_use_ = 0;  // as last_use_ was when the entry was filed
-  EvictionEntry *child_ = nullptr, *next_ = nullptr, *previous_ = nullptr;
 };
 
 class EvictionIndex {
@@ -82,9 +85,6 @@ class EvictionIndex {
                          std::uint64_t seed = 0);
   EvictionIndex(const EvictionIndex&) = delete;
   EvictionIndex& operator=(const EvictionIndex&) = delete;
-
-  // Forgets its entries, which may outlive it.
-  ~EvictionIndex();
 
   // Times are seconds of any clock. An entry's last use may be earlier than that of others.
   void insert(EvictionEntry& entry, double last_use);
@@ -107,13 +107,12 @@ class EvictionIndex {
   // The heuristic's score of the entry.
   double score(const EvictionEntry& entry, double now) const;
 
-  std::size_t size() const { return all_.size(); }
+  std::size_t size() const { return size_; }
 
  private:
   // Eight buckets to a power of two, from 2^-96 on: the first bits of the key as the processor
   // holds it. What lies outside goes to the first and the last one.
   static constexpr std::size_t kBuckets = 1024;
-  using Buckets = std::array<std::uint64_t, kBuckets / 64>;  // a bit for each
 
   EvictionCandidate candidate(const EvictionEntry& entry, double staleness) const;
   // The score after a second without use.
@@ -122,8 +121,9 @@ class EvictionIndex {
   void file(EvictionEntry& entry);
   void file_into(EvictionEntry& entry, std::uint16_t bucket);
   void unfile(EvictionEntry& entry);
-  bool settle(std::size_t bucket, double now, Buckets& open);
-  void open_again(std::size_t bucket, double now, Buckets& open);
+  void note_top(std::size_t bucket);
+  bool settle(std::size_t bucket, double now);
+  void open(std::size_t bucket, double now);
   double least_score(std::size_t bucket, double now) const;
   EvictionEntry* choose_by_bucket(double now);
   EvictionEntry* choose_by_sample(double now);
@@ -133,9 +133,11 @@ class EvictionIndex {
   ScoreShape shape_;
   bool has_neighbourhood_;
   std::array<UseHeap<EvictionEntry>, kBuckets> buckets_;
-  Buckets filled_{};
-  std::array<double, kBuckets> least_{};  // least_score() of the buckets that are open in a choice
-  std::vector<EvictionEntry*> all_;
+  LeastTable<kBuckets>::Set filled_;
+  std::array<double, kBuckets> oldest_{};  // as the tops were filed, side by side in memory
+  LeastTable<kBuckets> least_;             // least_score() of what a choice has still to look at
+  std::size_t size_ = 0;
+  std::vector<EvictionEntry*> all_;  // to draw from, for a heuristic of arbitrary shape
   std::mt19937_64 random_;
 };
 

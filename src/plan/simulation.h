@@ -78,7 +78,7 @@ class Simulation {
   std::int64_t order_ = 0;
   std::int64_t limit_;  // of recomputation, in nanoseconds
   std::mt19937_64 random_;
-  std::vector<EvictionEntry> entries_;  // before the index, which lets go of them; none without it
+  std::vector<EvictionEntry> entries_;  // by value; none without an index
   std::unique_ptr<EvictionIndex> index_;
   SimulationResult result_;
 };

@@ -1,71 +1,83 @@
-// Entries by time of use, the oldest on top: a pairing heap (Fredman, Sedgewick, Sleator, Tarjan
-// 1986) whose links lie in the entries, so that nothing is allocated. push() takes constant time,
-// pop() and erase() amortised O(log n).
+// Entries by time of use, the oldest on top: a heap with four children a node, in one array with
+// the times beside the pointers. Entries are spread over memory, and an order kept in them would
+// cost a cache miss for each that is compared: at 100,000 entries a pairing heap took a third
+// longer.
 //
-// Entry has the members `double filed_use_` and `Entry *child_, *next_, *previous_`; what they hold
-// is the heap's business while an entry is in one.
+// Entry has the members `double filed_use_`, which stays while it is in a heap, and
+// `std::uint32_t heap_place_`, which is the heap's. All functions take O(log n), push() of an
+// entry that is among the youngest O(1).
 #pragma once
 
-#include <utility>
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
 
 namespace reprise::plan {
 
 template <class Entry>
 class UseHeap {
  public:
-  bool empty() const { return top_ == nullptr; }
-  Entry* top() const { return top_; }
+  bool empty() const { return items_.empty(); }
+  Entry* top() const { return items_.empty() ? nullptr : items_.front().entry; }
 
   void push(Entry& entry) {
-    entry.child_ = entry.next_ = entry.previous_ = nullptr;
-    top_ = top_ ? join(top_, &entry) : &entry;
+    items_.emplace_back();
+    sift_up(items_.size() - 1, {entry.filed_use_, &entry});
   }
 
-  void pop() { top_ = joined_list(top_->child_); }
-
   void erase(Entry& entry) {
-    if (&entry == top_) return pop();
-    // The first child's `previous_` is its parent.
-    (entry.previous_->child_ == &entry ? entry.previous_->child_ : entry.previous_->next_) =
-        entry.next_;
-    if (entry.next_) entry.next_->previous_ = entry.previous_;
-    if (Entry* rest = joined_list(entry.child_)) top_ = join(top_, rest);
+    const std::size_t place = entry.heap_place_;
+    const Item last = items_.back();
+    items_.pop_back();
+    if (last.entry == &entry) return;
+    if (place > 0 && last.use < items_[parent(place)].use) {
+      sift_up(place, last);
+    } else {
+      sift_down(place, last);
+    }
   }
 
  private:
-  // Both are tops.
-  static Entry* join(Entry* a, Entry* b) {
-    if (b->filed_use_ < a->filed_use_) std::swap(a, b);
-    b->previous_ = a;
-    b->next_ = a->child_;
-    if (a->child_) a->child_->previous_ = b;
-    a->child_ = b;
-    a->next_ = a->previous_ = nullptr;
-    return a;
+  static constexpr std::size_t kChildren = 4;
+
+  struct Item {
+    double use = 0;
+    Entry* entry = nullptr;
+  };
+
+  static std::size_t parent(std::size_t place) { return (place - 1) / kChildren; }
+
+  void put(std::size_t place, const Item& item) {
+    items_[place] = item;
+    item.entry->heap_place_ = static_cast<std::uint32_t>(place);
   }
 
-  // One heap of a list of siblings: in pairs, then from the last pair to the first.
-  static Entry* joined_list(Entry* first) {
-    Entry* pairs = nullptr;
-    while (first) {
-      Entry* second = first->next_;
-      Entry* rest = second ? second->next_ : nullptr;
-      Entry* pair = second ? join(first, second) : first;
-      pair->next_ = pairs;
-      pairs = pair;
-      first = rest;
+  void sift_up(std::size_t place, const Item& item) {
+    while (place > 0 && item.use < items_[parent(place)].use) {
+      put(place, items_[parent(place)]);
+      place = parent(place);
     }
-    Entry* all = nullptr;
-    while (pairs) {
-      Entry* rest = pairs->next_;
-      pairs->next_ = pairs->previous_ = nullptr;
-      all = all ? join(all, pairs) : pairs;
-      pairs = rest;
-    }
-    return all;
+    put(place, item);
   }
 
-  Entry* top_ = nullptr;
+  void sift_down(std::size_t place, const Item& item) {
+    for (;;) {
+      const std::size_t first = kChildren * place + 1;
+      if (first >= items_.size()) break;
+      const std::size_t end = std::min(first + kChildren, items_.size());
+      std::size_t oldest = first;
+      for (std::size_t child = first + 1; child < end; ++child) {
+        if (items_[child].use < items_[oldest].use) oldest = child;
+      }
+      if (items_[oldest].use >= item.use) break;
+      put(place, items_[oldest]);
+      place = oldest;
+    }
+    put(place, item);
+  }
+
+  std::vector<Item> items_;
 };
 
 }  // namespace reprise::plan

@@ -180,16 +180,18 @@ TEST(EvictionIndex, DrawsAmongEqualsBySeed) {
   EXPECT_EQ(std::set(one.begin(), one.end()).size(), 100U);
 }
 
-TEST(EvictionIndex, LetsGoOfEntriesThatOutliveIt) {
-  EvictionEntry entry;
-  const auto heuristic = heuristic_named("lru");
-  for (int i = 0; i < 2; ++i) {
+TEST(EvictionIndex, MayDieBeforeItsEntriesAndAfterThem) {
+  for (const std::string& name : heuristic_names()) {
+    const auto heuristic = heuristic_named(name);
+    EvictionEntry survivor;
     EvictionIndex index(*heuristic);
-    EXPECT_FALSE(entry.is_in_index());
-    index.insert(entry, 0);
-    EXPECT_TRUE(entry.is_in_index());
+    index.insert(survivor, 0);
+    EXPECT_TRUE(survivor.is_in_index());
+    index.remove(survivor);
+    EXPECT_FALSE(survivor.is_in_index());
+    const auto short_lived = std::make_unique<EvictionEntry>();
+    index.insert(*short_lived, 0);
   }
-  EXPECT_FALSE(entry.is_in_index());
 }
 
 // Random programs of everything that an evictor does. Costs rise unannounced and fall with
