@@ -1,5 +1,6 @@
 // `reprise simulate`: its table, its JSON, every form of a budget, and what it says to wrong input.
 #include <gmock/gmock.h>
+#include <reprise/simulate.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -135,6 +136,7 @@ TEST_F(Simulate, HelpsItself) {
   const Finished result = run_here({"simulate", "--help"});
   EXPECT_EQ(result.exit_code, 0);
   EXPECT_THAT(result.out, AllOf(HasSubstr("--budget LIST=0.8,0.5"), HasSubstr("h_eq, h_dtr")));
+  for (const std::string& name : heuristic_names()) EXPECT_THAT(result.out, HasSubstr(name));
 }
 
 }  // namespace
