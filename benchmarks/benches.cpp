@@ -16,6 +16,8 @@ std::span<const Bench> all_benches() {
       {"selective_coarse", "8 larger ones: time and peak", selective_coarse},
       {"memory_law", "peak and recomputation as the depth grows", memory_law},
       {"offload_disk", "saved tensors on a disk: time and peak", offload_disk},
+      {"tape_overhead", "what it costs an operator to be recorded", tape_overhead},
+      {"tape_budget", "8 larger blocks in fewer and fewer bytes", tape_budget},
       {"simulate", "simrd's figures, and simulated events a second", simulate},
       {"evict_scale", "a decision what to drop among 100 to 100,000 values", evict_scale},
       {"allocation", "the counting allocator against LibTorch's own", allocation},

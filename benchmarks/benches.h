@@ -29,6 +29,8 @@ void region_overhead(Session& session);
 void selective_coarse(Session& session);
 void selective_fine(Session& session);
 void sequential_fine(Session& session);
+void tape_overhead(Session& session);
+void tape_budget(Session& session);
 void simulate(Session& session);
 
 }  // namespace reprise::bench

@@ -7,6 +7,7 @@
 #include <reprise/custom_function.h>
 #include <reprise/error.h>
 #include <reprise/memory.h>
+#include <reprise/memory_budget.h>
 #include <reprise/named.h>
 #include <reprise/offload.h>
 #include <reprise/random_state.h>

@@ -25,12 +25,11 @@
 
 namespace reprise {
 
-// The blocks of `size` bytes that the calling thread keeps.
-template <std::size_t size>
+// The blocks of `size` bytes that the calling thread keeps, `most` of them.
+template <std::size_t size, std::size_t most = 256>
 class KeptBlocks {
  public:
-  // A thread keeps no more than this many.
-  static constexpr std::size_t kMost = 256;
+  static constexpr std::size_t kMost = most;
 
   static void* take() {
     List& list = kept();
@@ -118,12 +117,14 @@ struct RecyclingAllocator {
 };
 
 // A base for classes, final ones, whose objects are made with new.
-template <class T>
+template <class T, std::size_t most = 256>
 class Recycled {
  public:
-  static void* operator new(std::size_t) { return RecyclingAllocator<T>().allocate(1); }
+  static void* operator new(std::size_t size) {
+    return REPRISE_RECYCLES ? KeptBlocks<sizeof(T), most>::take() : ::operator new(size);
+  }
   static void operator delete(void* memory) noexcept {
-    RecyclingAllocator<T>().deallocate(static_cast<T*>(memory), 1);
+    REPRISE_RECYCLES ? KeptBlocks<sizeof(T), most>::give(memory) : ::operator delete(memory);
   }
 };
 

@@ -21,8 +21,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <vector>
 
 #include "libtorch/fresh_memory.h"
+#include "libtorch/memory_limit.h"
 
 namespace reprise::libtorch {
 
@@ -50,11 +52,36 @@ void release(void* data) {
   c10::free_cpu(data);
 }
 
+// In the order in which they began; read and changed under the lock.
+std::vector<LimitKeeper*>& keepers() {
+  static auto* list = new std::vector<LimitKeeper*>;
+  return *list;
+}
+constinit std::atomic<int> limits{0};
+
+// Before malloc is asked, so that it can hand out what is freed. What malloc really hands out may
+// be some bytes more.
+void ask_for(std::size_t bytes) {
+  if (bytes == 0) return;
+  std::lock_guard<std::recursive_mutex> lock(limit_mutex());
+  for (LimitKeeper* keeper : keepers()) keeper->make_room(static_cast<std::int64_t>(bytes));
+}
+
+// Counts the bytes, once all limits allow it. The lock is held from the question to the counting,
+// so that no two allocations take the same room.
+void count_within_limits(std::int64_t size) {
+  std::lock_guard<std::recursive_mutex> lock(limit_mutex());
+  for (LimitKeeper* keeper : keepers()) keeper->make_room(size);
+  raise_mark(counters.live.fetch_add(size) + size);
+}
+
 class CountingAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(std::size_t bytes) override {
     void* data = nullptr;
+    const bool limited = limits.load(std::memory_order_relaxed) != 0;
     try {
+      if (limited) ask_for(bytes);
       data = c10::alloc_cpu(bytes);
     } catch (c10::Error&) {
       c10::profiledCPUMemoryReporter().OutOfMemory(bytes);
@@ -62,7 +89,16 @@ class CountingAllocator final : public c10::Allocator {
     }
     if (data != nullptr) {
       auto size = static_cast<std::int64_t>(malloc_usable_size(data));
-      raise_mark(counters.live.fetch_add(size) + size);
+      if (limited) {
+        try {
+          count_within_limits(size);
+        } catch (...) {
+          c10::free_cpu(data);
+          throw;
+        }
+      } else {
+        raise_mark(counters.live.fetch_add(size) + size);
+      }
       counters.allocations.fetch_add(1, std::memory_order_relaxed);
     }
     c10::DataPtr result(data, data, &release, c10::Device(c10::kCPU));
@@ -107,6 +143,23 @@ c10::Allocator* counting_allocator() {
 [[maybe_unused]] const bool kInstalledAtLoad = (install_counting_allocator(), true);
 
 }  // namespace
+
+std::recursive_mutex& limit_mutex() {
+  static auto* mutex = new std::recursive_mutex;
+  return *mutex;
+}
+
+LimitScope::LimitScope(LimitKeeper& keeper) : keeper_(keeper) {
+  std::lock_guard<std::recursive_mutex> lock(limit_mutex());
+  keepers().push_back(&keeper);
+  ++limits;
+}
+
+LimitScope::~LimitScope() {
+  std::lock_guard<std::recursive_mutex> lock(limit_mutex());
+  std::erase(keepers(), &keeper_);
+  --limits;
+}
 
 void install_counting_allocator() {
   if (c10::GetAllocator(c10::kCPU) != c10::GetDefaultCPUAllocator()) return;

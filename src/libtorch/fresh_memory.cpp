@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "libtorch/counting_allocator.h"
+#include "libtorch/managed_memory.h"
 
 namespace reprise::libtorch {
 namespace {
@@ -133,7 +134,9 @@ FreshMemory::~FreshMemory() {
 
 Age FreshMemory::Mark::age_of(c10::StorageImpl& storage) const {
   // Past the checks of access: the memory itself is not touched here.
-  const c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
+  const MemoryManager* const manager = ManagedMemory::manager_of(storage);
+  const c10::DataPtr& data = manager != nullptr ? ManagedMemory::memory_of(*manager)
+                                                : storage._mutable_data_ptr_no_checks();
   if (data.get() == nullptr || storage.nbytes() == 0) return Age::kFresh;
   if (!is_counted_memory(data)) {
     // Older than the library, in a process that loaded it late.

@@ -12,6 +12,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "libtorch/managed_memory.h"
+
 namespace reprise::libtorch {
 namespace {
 
@@ -78,6 +80,8 @@ void KeptMemory::Storage::keep_range(StorageImpl& alive, std::size_t begin, std:
     if (begin < gap_end) {
       Range range{begin, gap_end, {}, {}};
       if (is_on_host(alive)) {
+        const HeldMemory held(c10::Storage(c10::intrusive_ptr<StorageImpl>::reclaim_copy(&alive)),
+                              /*to_write=*/false);
         range.bytes = c10::GetAllocator(c10::kCPU)->allocate(gap_end - begin);
         std::memcpy(range.bytes.get(), static_cast<const char*>(alive.data()) + begin,
                     gap_end - begin);
@@ -147,6 +151,7 @@ void KeptMemory::put_back() const {
   for (const Storage& entry : storages_) {
     const c10::intrusive_ptr<StorageImpl> alive = entry.storage.lock();
     if (!alive) continue;
+    const HeldMemory held(c10::Storage(alive), /*to_write=*/!entry.ranges.empty());
     for (const Range& range : entry.ranges) {
       const std::size_t end = std::min(range.end, alive->nbytes());
       if (range.begin >= end) continue;

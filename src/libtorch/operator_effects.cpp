@@ -26,6 +26,7 @@
 #include <utility>
 #include <vector>
 
+#include "libtorch/managed_memory.h"
 #include "libtorch/operator_facts.h"
 
 namespace reprise::libtorch {
@@ -60,6 +61,8 @@ class Observers {
 
   void tell_write(const at::Tensor& tensor) const {
     if (!tensor.defined() || !tensor.has_storage()) return;
+    // Observers copy the bytes before they are changed.
+    const HeldMemory held(tensor);
     tell([&](EffectObserver& observer) { return observer.before_write(tensor); });
   }
   void tell_draw(const at::Generator& generator) const {

@@ -5,6 +5,7 @@
 
 #include <sstream>
 
+#include "libtorch/managed_memory.h"
 #include "libtorch/saved_tensor.h"
 #include "libtorch/thread_state.h"
 
@@ -33,6 +34,7 @@ namespace {
 // Strided tensors only: other layouts are hashed by their parts.
 std::uint64_t hash_strided(at::Tensor tensor, std::uint64_t seed) {
   tensor = tensor.resolve_conj().resolve_neg().cpu().contiguous();
+  const libtorch::HeldMemory held(tensor);
   return XXH3_64bits_withSeed(tensor.const_data_ptr(), tensor.nbytes(), seed);
 }
 

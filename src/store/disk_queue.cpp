@@ -1,4 +1,5 @@
 #include "store/disk_queue.h"
+#include "libtorch/managed_memory.h"
 
 #include <ATen/EmptyTensor.h>
 #include <reprise/error.h>
@@ -32,6 +33,7 @@ class DiskQueue::Entry {
  public:
   explicit Entry(const at::Tensor& flat)
       : source(flat),
+        held(flat),
         dtype(flat.scalar_type()),
         length(flat.numel()),
         value{.offset = 0, .bytes = static_cast<std::int64_t>(flat.nbytes()), .checksum = 0} {}
@@ -40,6 +42,8 @@ class DiskQueue::Entry {
 
   State state = State::kQueued;
   at::Tensor source;
+  // Workers read its bytes.
+  libtorch::HeldMemory held;
   const at::ScalarType dtype;
   const std::int64_t length;
   StoredValue value;
@@ -153,6 +157,7 @@ void DiskQueue::hurry(const EntryPointer& entry) {
 void DiskQueue::drop(const EntryPointer& entry) {
   // Freed after the lock.
   at::Tensor source;
+  libtorch::HeldMemory held;
   FetchPointer fetch;
   const Lock lock(mutex_);
   entry->dropped = true;
@@ -160,6 +165,7 @@ void DiskQueue::drop(const EntryPointer& entry) {
   if (entry->state == Entry::State::kQueued) {
     remove(writes_, entry);
     source = std::move(entry->source);
+    held = std::move(entry->held);
     add_waiting(-entry->value.bytes);
     moved_.notify_all();
   }
@@ -241,8 +247,10 @@ void DiskQueue::write_next(Lock& lock, BlockBuffer& buffer) {
   }
   if (!error) count_(0, entry->value.bytes, 0);
   at::Tensor source = std::move(entry->source);
+  libtorch::HeldMemory held = std::move(entry->held);
   // Free before anybody hears of it.
   lock.unlock();
+  held.reset();
   source.reset();
   lock.lock();
   --writing_;

@@ -7,6 +7,7 @@
 #include <sstream>
 #include <utility>
 
+#include "libtorch/managed_memory.h"
 #include "libtorch/thread_state.h"
 #include "store/flat.h"
 
@@ -91,6 +92,17 @@ class Store::Ticket final : public ParkedTensor {
   std::unique_ptr<ParkedTensor> inner_;
 };
 
+namespace {
+
+// A managed storage may be hollow now, and can be filled.
+bool has_memory(const at::Tensor& tensor) {
+  c10::StorageImpl& storage = *tensor.storage().unsafeGetStorageImpl();
+  return libtorch::ManagedMemory::manager_of(storage) != nullptr ||
+         storage._mutable_data_ptr_no_checks().get() != nullptr;
+}
+
+}  // namespace
+
 const char* Store::cannot_park(const at::Tensor& tensor) {
   if (!tensor.defined()) return "it is undefined";
   if (tensor.is_nested()) return "it is nested";
@@ -105,8 +117,7 @@ const char* Store::cannot_park(const at::Tensor& tensor) {
     if (keys.has(key)) return "it is a wrapper around another tensor";
   }
   if (tensor.device().is_meta() || keys.has(c10::DispatchKey::ZeroTensor) ||
-      !tensor.has_storage() ||
-      (tensor.numel() > 0 && tensor.storage().data_ptr().get() == nullptr)) {
+      !tensor.has_storage() || (tensor.numel() > 0 && !has_memory(tensor))) {
     return "it has no memory";
   }
   return nullptr;

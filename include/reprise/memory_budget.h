@@ -1,0 +1,132 @@
+// A byte budget that needs no annotation: the step fits, and its gradients are bitwise those of the
+// plain step.
+//
+//   reprise::MemoryBudget budget(reprise::GiB(8));
+//   for (auto& batch : data) {
+//     auto step = budget.step();              // everything in this scope is managed
+//     auto loss = model->loss(batch);
+//     loss.backward();
+//     optimizer.step(); optimizer.zero_grad();
+//     step.finish();
+//   }
+//   std::cout << budget.report().peak;
+//
+// Inside a step every operator below autograd is recorded on a tape. When an allocation would pass
+// the budget, results that the tape can make again give up their bytes in place, whoever holds them
+// (variables, modules, autograd's graph), and are made again before an operator reads them. Which
+// one goes is decided as in Dynamic Tensor Rematerialization (arXiv:2006.09616). docs/tape.md says
+// how it works and what is never dropped.
+//
+// The budget counts all bytes of the device's allocator (live_bytes()): parameters, gradients,
+// optimizer state and temporaries too, and whatever other threads allocate meanwhile.
+//
+// What a program must not do inside a step: keep a pointer into a tensor's memory (data_ptr(),
+// accessor()) beyond the next operator, unless the tensor is pinned. A pointer that is taken while
+// the bytes are gone is an error that says so, on any thread; one that was taken before cannot be
+// seen.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <reprise/bytes.h>
+#include <reprise/error.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace reprise {
+
+namespace tape {
+class Budget;
+class Session;
+}  // namespace tape
+
+// The bytes cannot be had: everything that may go is gone.
+class BudgetError : public Error {
+ public:
+  using Error::Error;
+};
+
+enum class OnExceeded {
+  kThrow,  // BudgetError, from the operator that asked for the bytes
+  kWarn,   // go on over the budget, with one warning a step
+};
+
+struct BudgetOptions {
+  // Which value goes first: h_dtr, h_eq, h_local, lru, largest or random, as `reprise simulate`
+  // knows them.
+  std::string heuristic = "h_eq";
+  OnExceeded on_exceeded = OnExceeded::kThrow;
+  // Hash every result when it is dropped, and compare when it has been made again; a difference is
+  // a DeterminismError that names the operator.
+  bool verify = false;
+  // Drop everything that may go after each operator, so that every read is a replay: for tests.
+  bool paranoid = false;
+  // Values below this size are not dropped: it would cost more than it frees.
+  Bytes smallest = KiB(16);
+};
+
+// What a step did.
+struct StepReport {
+  Bytes peak;                  // the most bytes live at once
+  std::int64_t operators = 0;  // recorded
+  std::int64_t dropped = 0;
+  Bytes dropped_bytes;
+  std::int64_t replayed = 0;  // operators run again
+  double replay_seconds = 0;
+};
+
+class MemoryBudget {
+ public:
+  // At most `limit` bytes on the CPU. Throws UsageError for a limit that is not positive, for a
+  // heuristic that is not known, and where operators cannot be seen below autograd.
+  explicit MemoryBudget(Bytes limit, BudgetOptions options = {});
+  ~MemoryBudget();
+  MemoryBudget(const MemoryBudget&) = delete;
+  MemoryBudget& operator=(const MemoryBudget&) = delete;
+
+  // A managed stretch of this thread, and of every backward that is called in it. Steps of several
+  // threads may overlap; those of one thread must end in reverse order.
+  class Step {
+   public:
+    // Ends the step like finish(), but never throws: what cannot be brought back within the budget
+    // stays gone, and reading it is an error.
+    ~Step();
+    Step(Step&&) noexcept;
+    Step& operator=(Step&&) = delete;
+
+    // Brings back what was dropped and is still held, and forgets the tape. Throws BudgetError if
+    // that does not fit.
+    void finish();
+
+   private:
+    friend class MemoryBudget;
+    explicit Step(std::unique_ptr<tape::Session> session);
+    std::unique_ptr<tape::Session> session_;
+  };
+  Step step();
+
+  Bytes limit() const;
+  // Of the step that ended last, or of the one under way.
+  StepReport report() const;
+
+ private:
+  std::shared_ptr<tape::Budget> budget_;
+};
+
+// Keeps the bytes of a tensor's storage where they are while it lives, so that pointers into them
+// stay good. Brings them back first, if they were dropped. Without effect outside of steps; it may
+// outlive the step.
+class Pin {
+ public:
+  explicit Pin(const at::Tensor& tensor);
+  ~Pin();
+  Pin(const Pin&) = delete;
+  Pin& operator=(const Pin&) = delete;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace reprise

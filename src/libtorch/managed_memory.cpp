@@ -1,0 +1,84 @@
+#include "libtorch/managed_memory.h"
+
+#include <atomic>
+#include <string>
+#include <utility>
+
+namespace reprise::libtorch {
+
+std::uint64_t MemoryManager::next_number() {
+  static std::atomic<std::uint64_t> last{0};
+  return ++last;
+}
+
+HeldMemory::HeldMemory(const at::Tensor& tensor)
+    : HeldMemory(tensor.defined() && tensor.has_storage() ? tensor.storage() : c10::Storage(),
+                 /*to_write=*/false) {}
+
+HeldMemory::HeldMemory(c10::Storage storage, bool to_write) {
+  if (!storage) return;
+  MemoryManager* const manager = ManagedMemory::manager_of(*storage.unsafeGetStorageImpl());
+  if (manager == nullptr) return;
+  manager->hold();
+  storage_ = std::move(storage);
+  number_ = manager->number_;
+  if (to_write) manager->before_write();
+}
+
+void HeldMemory::reset() noexcept {
+  if (number_ == 0) return;
+  MemoryManager* const manager = ManagedMemory::manager_of(*storage_.unsafeGetStorageImpl());
+  if (manager != nullptr && manager->number_ == number_) manager->release_hold();
+  number_ = 0;
+  storage_ = {};
+}
+
+void ManagedMemory::release(void* context) {
+  auto* manager = static_cast<MemoryManager*>(context);
+  manager->released(std::exchange(manager->memory_, {}));
+}
+
+MemoryManager* ManagedMemory::manager_of(c10::StorageImpl& storage) {
+  // Past the checks: a hollow storage's throw.
+  const c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
+  return data.get_deleter() == &release ? static_cast<MemoryManager*>(data.get_context()) : nullptr;
+}
+
+void ManagedMemory::manage(c10::StorageImpl& storage, MemoryManager& manager) {
+  c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
+  manager.memory_ = std::move(data);
+  data = c10::DataPtr(manager.memory_.get(), &manager, &release, storage.device());
+}
+
+void ManagedMemory::let_go(c10::StorageImpl& storage, MemoryManager& manager) {
+  // What stays hollow goes on throwing.
+  if (!is_hollow(manager)) storage.clear_data_ptr_access_error_msg_();
+  c10::DataPtr memory = std::exchange(manager.memory_, {});
+  if (memory.get() == nullptr) memory = c10::DataPtr(nullptr, storage.device());
+  c10::DataPtr own = std::exchange(storage._mutable_data_ptr_no_checks(), std::move(memory));
+  own.release_context();
+}
+
+c10::DataPtr ManagedMemory::hollow(c10::StorageImpl& storage, MemoryManager& manager,
+                                   const char* text) {
+  if (!is_dying(storage)) {
+    c10::DataPtr own = std::exchange(storage._mutable_data_ptr_no_checks(),
+                                     c10::DataPtr(nullptr, &manager, &release, storage.device()));
+    own.release_context();
+    storage.release_data_and_set_meta_custom_data_ptr_error_msg_(std::string(text));
+  }
+  // A moved data pointer still shows its address.
+  return std::exchange(manager.memory_, {});
+}
+
+void ManagedMemory::fill(c10::StorageImpl& storage, MemoryManager& manager, c10::DataPtr memory) {
+  manager.memory_ = std::move(memory);
+  if (is_dying(storage)) return;
+  storage.clear_data_ptr_access_error_msg_();
+  c10::DataPtr hollow =
+      std::exchange(storage._mutable_data_ptr_no_checks(),
+                    c10::DataPtr(manager.memory_.get(), &manager, &release, storage.device()));
+  hollow.release_context();
+}
+
+}  // namespace reprise::libtorch

@@ -1,0 +1,90 @@
+// Storages whose bytes somebody else may take away and bring back in place, while tensors, modules
+// and autograd's graph go on holding them.
+//
+// A managed storage's data pointer carries its manager as context and a deleter of this file's. So
+// the manager of a storage is found without a table, and learns when the storage dies or is given
+// other memory. Hollow: the bytes are gone; sizes and strides stay readable, raw access throws.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/StorageImpl.h>
+
+#include <cstdint>
+#include <utility>
+
+namespace reprise::libtorch {
+
+class MemoryManager {
+ public:
+  virtual ~MemoryManager() = default;
+
+  // Somebody reads the bytes past operators: fills the storage if it is hollow, and leaves the
+  // bytes where they are until release_hold(). On any thread.
+  virtual void hold() = 0;
+  virtual void release_hold() noexcept = 0;
+  // They are about to be overwritten past operators.
+  virtual void before_write() = 0;
+
+ private:
+  friend struct ManagedMemory;
+  friend class HeldMemory;
+  // The storage is dying, or gets other memory: the manager is no part of it any more. `memory` is
+  // what it held, empty if it was hollow. On any thread; must not throw.
+  virtual void released(c10::DataPtr memory) noexcept = 0;
+
+  // Tells one manager from the next at the same address.
+  const std::uint64_t number_ = next_number();
+  static std::uint64_t next_number();
+  c10::DataPtr memory_;
+};
+
+struct ManagedMemory {
+  // Null if the storage is not managed.
+  static MemoryManager* manager_of(c10::StorageImpl& storage);
+
+  // Takes a storage over, with its memory. The manager must live until it is released.
+  static void manage(c10::StorageImpl& storage, MemoryManager& manager);
+  // Ends that; the storage keeps the memory.
+  static void let_go(c10::StorageImpl& storage, MemoryManager& manager);
+
+  static bool is_hollow(const MemoryManager& manager) { return manager.memory_.get() == nullptr; }
+  // Takes the memory away; raw access will throw `text`.
+  static c10::DataPtr hollow(c10::StorageImpl& storage, MemoryManager& manager, const char* text);
+  static void fill(c10::StorageImpl& storage, MemoryManager& manager, c10::DataPtr memory);
+  // Another thread is freeing it, and waits to tell the manager: only the manager's part may be
+  // touched, which hollow() and fill() see to.
+  static bool is_dying(const c10::StorageImpl& storage) {
+    return c10::raw::intrusive_ptr::use_count(const_cast<c10::StorageImpl*>(&storage)) == 0;
+  }
+  static const c10::DataPtr& memory_of(const MemoryManager& manager) { return manager.memory_; }
+
+ private:
+  static void release(void* context);
+};
+
+// Keeps the bytes of a tensor's storage in place while it lives, managed or not. The manager may be
+// gone before it.
+class HeldMemory {
+ public:
+  HeldMemory() = default;
+  explicit HeldMemory(const at::Tensor& tensor);
+  // `to_write`: the holder changes the bytes.
+  HeldMemory(c10::Storage storage, bool to_write);
+  ~HeldMemory() { reset(); }
+  HeldMemory(HeldMemory&& other) noexcept
+      : storage_(std::move(other.storage_)), number_(std::exchange(other.number_, 0)) {}
+  HeldMemory& operator=(HeldMemory&& other) noexcept {
+    reset();
+    storage_ = std::move(other.storage_);
+    number_ = std::exchange(other.number_, 0);
+    return *this;
+  }
+  void reset() noexcept;
+
+ private:
+  c10::Storage storage_;
+  // Of the manager that was asked; 0 if there was none.
+  std::uint64_t number_ = 0;
+};
+
+}  // namespace reprise::libtorch

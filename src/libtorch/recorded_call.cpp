@@ -1,0 +1,145 @@
+#include "libtorch/recorded_call.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/GradMode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <utility>
+
+#include "libtorch/operator_effects.h"
+
+namespace reprise::libtorch {
+namespace {
+
+using c10::DispatchKey;
+using c10::DispatchKeySet;
+
+// What a plain tensor's keys may be besides its backend.
+constexpr DispatchKeySet kPlainKeys =
+    DispatchKeySet({DispatchKey::Dense, DispatchKey::ADInplaceOrView,
+                    DispatchKey::AutogradFunctionality, DispatchKey::Conjugate,
+                    DispatchKey::Negative}) |
+    c10::autocast_dispatch_keyset | DispatchKeySet(DispatchKeySet::RAW, c10::full_backend_mask);
+
+// Everything above the backends.
+const DispatchKeySet& above_backends() {
+  static const DispatchKeySet keys =
+      c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset |
+      DispatchKeySet({DispatchKey::Fake, DispatchKey::TESTING_ONLY_GenericMode,
+                      DispatchKey::CustomRNGKeyId, kEffectKey, DispatchKey::Python,
+                      DispatchKey::PythonTLSSnapshot, DispatchKey::PythonDispatcher,
+                      DispatchKey::FuncTorchDynamicLayerFrontMode,
+                      DispatchKey::FuncTorchDynamicLayerBackMode, DispatchKey::Functionalize});
+  return keys;
+}
+
+}  // namespace
+
+TensorForm TensorForm::of(const at::Tensor& tensor) {
+  const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+  TensorForm form;
+  form.sizes.append(impl.sizes().begin(), impl.sizes().end());
+  form.strides.append(impl.strides().begin(), impl.strides().end());
+  form.offset = impl.storage_offset();
+  form.dtype = impl.dtype();
+  form.keys = impl.key_set();
+  form.wrapped_number = impl.is_wrapped_number();
+  return form;
+}
+
+at::Tensor TensorForm::on(c10::Storage storage) const {
+  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), keys, dtype);
+  c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+  impl.set_sizes_and_strides(sizes, strides, offset);
+  if (wrapped_number) impl.set_wrapped_number(true);
+  return tensor;
+}
+
+bool is_plain(const at::Tensor& tensor, c10::DeviceType device) {
+  const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+  const std::uint64_t others = impl.key_set().raw_repr() & ~kPlainKeys.raw_repr();
+  return others == 0 && impl.has_storage() && impl.device_type() == device &&
+         !impl.has_symbolic_sizes_strides() && impl.layout() == c10::kStrided;
+}
+
+bool covers_storage(const at::Tensor& tensor) {
+  return tensor.storage_offset() == 0 && tensor.is_non_overlapping_and_dense() &&
+         tensor.nbytes() == tensor.storage().nbytes();
+}
+
+RecordedCall::RecordedCall(const OperatorCall& call)
+    : op_(call.handle()), grad_mode_(c10::GradMode::is_enabled()) {
+  const auto arguments = call.arguments();
+  arguments_.reserve(arguments.size());
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const c10::IValue& argument = arguments[i];
+    const auto add = [&](const at::Tensor& tensor, int element) {
+      if (!tensor.defined()) return;
+      slots_.push_back({static_cast<std::uint16_t>(i), static_cast<std::int16_t>(element),
+                        TensorForm::of(tensor)});
+    };
+    if (argument.isTensor()) {
+      add(argument.toTensor(), -1);
+      arguments_.emplace_back(at::Tensor());
+    } else if (argument.isTensorList()) {
+      const auto list = argument.toListRef();
+      c10::List<at::Tensor> empty;
+      for (std::size_t k = 0; k < list.size(); ++k) {
+        add(list[k].toTensor(), static_cast<int>(k));
+        empty.push_back(at::Tensor());
+      }
+      arguments_.emplace_back(std::move(empty));
+    } else if (argument.isOptionalTensorList()) {
+      const auto list = argument.toListRef();
+      c10::List<std::optional<at::Tensor>> empty;
+      for (std::size_t k = 0; k < list.size(); ++k) {
+        if (list[k].isTensor()) add(list[k].toTensor(), static_cast<int>(k));
+        empty.push_back(std::nullopt);
+      }
+      arguments_.emplace_back(std::move(empty));
+    } else {
+      arguments_.push_back(argument);
+    }
+  }
+}
+
+std::string RecordedCall::name() const {
+  const auto& schema = op_.schema();
+  return schema.overload_name().empty() ? schema.name()
+                                        : schema.name() + "." + schema.overload_name();
+}
+
+std::vector<c10::IValue> RecordedCall::run(
+    const std::function<c10::Storage(std::size_t)>& storage_of) const {
+  std::vector<c10::IValue> stack;
+  stack.reserve(arguments_.size());
+  for (const c10::IValue& argument : arguments_) {
+    if (argument.isTensorList()) {
+      stack.emplace_back(argument.toTensorList().copy());
+    } else if (argument.isOptionalTensorList()) {
+      stack.emplace_back(argument.toOptionalTensorList().copy());
+    } else {
+      stack.push_back(argument);
+    }
+  }
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    const Slot& slot = slots_[i];
+    at::Tensor tensor = slot.form.on(storage_of(i));
+    c10::IValue& argument = stack[slot.argument];
+    if (slot.element < 0) {
+      argument = std::move(tensor);
+    } else if (argument.isTensorList()) {
+      argument.toTensorList().set(static_cast<std::size_t>(slot.element), std::move(tensor));
+    } else {
+      argument.toOptionalTensorList().set(static_cast<std::size_t>(slot.element),
+                                          std::move(tensor));
+    }
+  }
+  const c10::AutoGradMode grad_mode(grad_mode_);
+  const c10::impl::ExcludeDispatchKeyGuard below(above_backends());
+  op_.callBoxed(stack);
+  return stack;
+}
+
+}  // namespace reprise::libtorch

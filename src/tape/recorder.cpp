@@ -1,0 +1,230 @@
+#include "tape/recorder.h"
+
+#include <algorithm>
+#include <mutex>
+#include <utility>
+
+#include "core/ticks.h"
+#include "libtorch/engine.h"
+#include "libtorch/memory_limit.h"
+#include "libtorch/operator_effects.h"
+#include "libtorch/operator_schemas.h"
+
+namespace reprise::tape {
+namespace {
+
+using libtorch::OperatorCall;
+using libtorch::OperatorFacts;
+using Lock = std::unique_lock<std::recursive_mutex>;
+
+bool writes_now(const OperatorFacts::Write& write, at::ArrayRef<c10::IValue> arguments) {
+  return write.only_if == OperatorFacts::kNone || arguments[write.only_if].toBool();
+}
+
+bool is_view(const c10::FunctionSchema& schema) {
+  return !schema.returns().empty() && std::ranges::all_of(schema.returns(), [](const auto& result) {
+    return result.alias_info() != nullptr;
+  });
+}
+
+// Operators that write to all elements of what they are given without a look at them.
+bool overwrites(const OperatorCall& call, std::size_t argument) {
+  const std::string_view name = call.schema().name();
+  if (call.schema().arguments()[argument].is_out()) return true;
+  return argument == 0 &&
+         (name == "aten::copy_" || name == "aten::fill_" || name == "aten::zero_" ||
+          name == "aten::normal_" || name == "aten::uniform_" || name == "aten::bernoulli_" ||
+          name == "aten::random_" || name == "aten::exponential_");
+}
+
+}  // namespace
+
+// What is between the beginning of a call and its end.
+struct Recorder::Begun {
+  struct Write {
+    at::Tensor tensor;
+    std::int16_t slot;
+    bool covers;
+  };
+  explicit Begun(Tape& of) : tape(of) {}
+  // The call may have ended in an exception, without the lock.
+  ~Begun() {
+    const std::lock_guard<std::recursive_mutex> lock(libtorch::limit_mutex());
+    unpin();
+    if (producer != nullptr && is_reader) tape.discard(producer.release());
+  }
+  void unpin() {
+    for (const Pinned& each : pinned) each.tape->unpin(*each.value);
+    pinned.clear();
+  }
+  Begun(const Begun&) = delete;
+  Begun& operator=(const Begun&) = delete;
+
+  Tape& tape;
+  std::unique_ptr<Producer> producer;
+  // Of the tape that manages it: steps that overlap may share parameters.
+  struct Pinned {
+    Tape* tape;
+    Value* value;
+  };
+  c10::SmallVector<Pinned, 4> pinned;
+  c10::SmallVector<Write, 1> writes;
+  // Something about the call is beyond the tape: what it makes are roots.
+  bool records = true;
+  bool is_reader = false;
+};
+
+// Values are pinned before any is restored, or one would go for another.
+void Recorder::begin(OperatorCall& call, const OperatorFacts& facts, Begun& begun) {
+  const auto arguments = call.arguments();
+  libtorch::visit_arguments(arguments, [&](const at::Tensor& tensor, std::size_t, int) {
+    if (!tensor.defined()) return;
+    if (!libtorch::is_plain(tensor, c10::kCPU)) {
+      begun.records = false;
+      return;
+    }
+    Value& value = tape_.value_of(tensor);
+    Tape& tape = value.cell->tape;
+    tape.pin(value);
+    begun.pinned.push_back({&tape, &value});
+    tape.touch(value);
+    if (value.cell->foreign || &tape != &tape_) begun.records = false;
+  });
+  for (const auto& [tape, value] : begun.pinned) tape->restore(*value);
+  if (facts.changes_shape || facts.writes_no_data) begun.records = false;
+
+  begun.producer = std::make_unique<Producer>(call);
+  Producer& producer = *begun.producer;
+  const auto& slots = producer.call.slots();
+  for (std::size_t i = 0; begun.records && i < slots.size(); ++i) {
+    Value& value = *begun.pinned[i].value;
+    producer.inputs.push_back({&value, value.size, Producer::Use::kRead});
+  }
+  for (const OperatorFacts::Write& write : facts.writes) {
+    if (!writes_now(write, arguments)) continue;
+    std::int16_t slot = 0;
+    libtorch::visit_arguments(arguments, [&](const at::Tensor& tensor, std::size_t argument, int) {
+      if (!tensor.defined()) return;
+      const std::int16_t mine = slot++;
+      if (argument != write.argument || !libtorch::is_plain(tensor, c10::kCPU)) return;
+      const bool covers = libtorch::covers_storage(tensor) && overwrites(call, argument);
+      begun.writes.push_back({tensor, mine, covers});
+      if (!begun.records) return;
+      // Hidden writes (running statistics) change nothing that the results depend on.
+      const bool hidden = call.schema().arguments()[argument].alias_info() == nullptr;
+      Producer::Input& input = producer.inputs[static_cast<std::size_t>(mine)];
+      input.use = covers || hidden ? Producer::Use::kScratch : Producer::Use::kUpdate;
+      if (input.use == Producer::Use::kScratch) input.value = nullptr;
+    });
+  }
+  if (begun.records) {
+    begun.is_reader = true;
+    for (const Producer::Input& input : producer.inputs) {
+      if (input.value != nullptr) tape_.read(producer, *input.value);
+    }
+  }
+  for (const auto& write : begun.writes) {
+    Value& old = tape_.value_of(write.tensor);
+    if (old.producer == nullptr) old.cell->tape.protect_readers(old);
+  }
+}
+
+void Recorder::end(OperatorCall& call, const OperatorFacts& facts, Begun& begun) {
+  begun.unpin();
+  Producer* const producer = begun.records ? begun.producer.get() : nullptr;
+  for (const auto& write : begun.writes) {
+    Cell* const cell = Tape::cell_of(write.tensor);
+    if (cell == nullptr) continue;  // it was given other memory
+    Value& old = *cell->value;
+    const bool was_root = old.producer == nullptr;
+    Value& value = cell->tape.new_version(*cell);
+    if (producer != nullptr && cell->own && (!was_root || write.covers)) {
+      tape_.set_producer(value, *producer, write.slot);
+    }
+  }
+  // New tensors are filled in ways that are not seen.
+  Producer* const maker = facts.makes_new ? nullptr : producer;
+  const auto results = call.results();
+  const auto& declared = call.schema().returns();
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    if (declared[i].alias_info() != nullptr) continue;
+    const auto add = [&](const at::Tensor& tensor, int element) {
+      if (!tensor.defined() || !libtorch::is_plain(tensor, c10::kCPU)) return;
+      if (Tape::cell_of(tensor) != nullptr) return;  // shares an argument's memory
+      tape_.add_result(maker, tensor, static_cast<std::int16_t>(i),
+                       static_cast<std::int16_t>(element));
+    };
+    if (results[i].isTensor()) {
+      add(results[i].toTensor(), -1);
+    } else if (results[i].isTensorList()) {
+      const auto list = results[i].toListRef();
+      for (std::size_t k = 0; k < list.size(); ++k) add(list[k].toTensor(), static_cast<int>(k));
+    }
+  }
+  if (producer == nullptr) return;
+  begun.is_reader = false;
+  tape_.add(std::move(begun.producer));
+}
+
+// In backward, AccumulateGrad detaches what it takes for a gradient. Dropping that would be in
+// vain: it is wanted to the end of the step.
+void Recorder::note_gradient(const OperatorCall& call) {
+  static const c10::FunctionSchema* const detach =
+      libtorch::schemas_named("aten::detach.default").front();
+  if (&call.schema() != detach || libtorch::current_backward_id() < 0) return;
+  const at::Tensor& tensor = call.arguments()[0].toTensor();
+  if (!tensor.defined() || !libtorch::is_plain(tensor, c10::kCPU)) return;
+  const Lock lock(libtorch::limit_mutex());
+  if (Cell* const cell = Tape::cell_of(tensor)) {
+    cell->tape.restore(*cell->value);
+    cell->tape.make_root(*cell->value);
+  }
+}
+
+namespace {
+
+thread_local const c10::FunctionSchema* running = nullptr;
+
+class Running {
+ public:
+  explicit Running(const c10::FunctionSchema& schema) : outer_(std::exchange(running, &schema)) {}
+  ~Running() { running = outer_; }
+  Running(const Running&) = delete;
+  Running& operator=(const Running&) = delete;
+
+ private:
+  const c10::FunctionSchema* outer_;
+};
+
+}  // namespace
+
+std::string Recorder::current_operator() {
+  return running != nullptr ? running->name() : "an allocation outside of operators";
+}
+
+void Recorder::intercept(OperatorCall& call) {
+  const OperatorFacts& facts = libtorch::facts_of(call.handle());
+  // Views and questions about sizes read no bytes.
+  if (facts.metadata_only) return;
+  if (facts.writes.empty() && is_view(call.schema())) return note_gradient(call);
+  const Running here(call.schema());
+  Lock lock(libtorch::limit_mutex());
+  Begun begun(tape_);
+  begin(call, facts, begun);
+  const auto generator = libtorch::generator_of_draw(facts, call.arguments());
+  if (generator) {
+    begun.producer->drawn.emplace_back(*generator, RandomState::of_generators({&*generator, 1}));
+  } else {
+    lock.unlock();
+  }
+  const std::uint64_t start = ticks();
+  call.proceed();
+  begun.producer->seconds = static_cast<double>(ticks() - start) / (kTicksPerMicrosecond * 1e6);
+  if (!lock.owns_lock()) lock.lock();
+  end(call, facts, begun);
+  if (options_.paranoid) {
+    tape_.drop_all();
+  }
+}
+
+}  // namespace reprise::tape

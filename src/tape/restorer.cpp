@@ -1,0 +1,296 @@
+// Bringing values back: their producers run again, inputs first.
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <c10/core/CPUAllocator.h>
+#include <reprise/error.h>
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <thread>
+#include <utility>
+
+#include "core/clock.h"
+#include "libtorch/memory_limit.h"
+#include "tape/tape.h"
+
+namespace reprise::tape {
+namespace {
+
+using libtorch::ManagedMemory;
+
+c10::Storage new_storage(std::int64_t bytes) {
+  auto* const allocator = c10::GetAllocator(c10::kCPU);
+  return {c10::Storage::use_byte_size_t(), static_cast<std::size_t>(bytes),
+          allocator->allocate(static_cast<std::size_t>(bytes)), allocator, /*resizable=*/false};
+}
+
+// The generators that the call draws from are as they were at the call, and are put back.
+class DrawingAgain {
+ public:
+  explicit DrawingAgain(const Producer& producer) {
+    for (const auto& [generator, state] : producer.drawn) {
+      before_.push_back(RandomState::of_generators({&generator, 1}));
+      state.restore();
+    }
+  }
+  ~DrawingAgain() {
+    for (const RandomState& state : before_) state.restore();
+  }
+  DrawingAgain(const DrawingAgain&) = delete;
+  DrawingAgain& operator=(const DrawingAgain&) = delete;
+
+ private:
+  std::vector<RandomState> before_;
+};
+
+}  // namespace
+
+c10::Storage Tape::storage_for_replay(const Producer& producer, std::size_t slot) {
+  const Producer::Input& input = producer.inputs[slot];
+  if (input.use == Producer::Use::kScratch) return new_storage(input.bytes);
+  Value& value = *input.value;
+  if (input.use == Producer::Use::kUpdate && value.cell == nullptr && value.producer != nullptr &&
+      value.readers.size() == 1) {
+    // Made for this call alone, which may have the bytes.
+    note_dropped(value);
+    return std::exchange(value.detached, {});
+  }
+  // A storage beside the one that holds it: its use count stays as it is, and it may be dying.
+  void* const data =
+      value.cell != nullptr
+          ? ManagedMemory::memory_of(*value.cell).get()
+          : value.detached.unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get();
+  if (input.use == Producer::Use::kRead) {
+    return {c10::Storage::use_byte_size_t(), static_cast<std::size_t>(input.bytes),
+            c10::DataPtr(data, c10::kCPU), nullptr, /*resizable=*/false};
+  }
+  c10::Storage copy = new_storage(input.bytes);
+  std::memcpy(copy.mutable_data(), data, static_cast<std::size_t>(input.bytes));
+  return copy;
+}
+
+void Tape::give_bytes(Value& value, c10::Storage storage) {
+  if (value.cell == nullptr) {
+    value.detached = std::move(storage);
+  } else {
+    ManagedMemory::fill(*value.cell->storage, *value.cell,
+                        storage.set_data_ptr(c10::DataPtr(nullptr, c10::kCPU)));
+  }
+  note_restored(value);
+  update_entry(value);
+  if (!value.hash) return;
+  if (*std::exchange(value.hash, std::nullopt) != hash_of(value)) {
+    throw DeterminismError(
+        "memory budget: the values of a result of " + value.producer->call.name() + " (" +
+        to_string(Bytes(value.size)) +
+        ") differ from those that were dropped, now that the operator was run again. Something "
+        "that it reads was changed past LibTorch's operators (through a pointer), or it does not "
+        "compute the same twice");
+  }
+}
+
+void Tape::replay(Producer& producer) {
+  Stopwatch watch;
+  std::vector<c10::Storage> given(producer.inputs.size());
+  std::vector<c10::IValue> results;
+  {
+    const DrawingAgain drawing(producer);
+    results = producer.call.run([&](std::size_t slot) {
+      given[slot] = storage_for_replay(producer, slot);
+      return given[slot];
+    });
+  }
+  ++report.replayed;
+  report.replay_seconds += watch.elapsed().count();
+  for (const Producer::Output& output : producer.outputs) {
+    if (output.value == nullptr || output.value->has_bytes()) continue;
+    c10::Storage storage;
+    if (output.slot >= 0) {
+      storage = given[static_cast<std::size_t>(output.slot)];
+    } else {
+      const c10::IValue& result = results[static_cast<std::size_t>(output.result)];
+      storage =
+          output.element < 0
+              ? result.toTensor().storage()
+              : result.toListRef()[static_cast<std::size_t>(output.element)].toTensor().storage();
+    }
+    if (static_cast<std::int64_t>(storage.nbytes()) != output.value->size) {
+      throw DeterminismError(
+          "memory budget: " + producer.call.name() + " made " + std::to_string(storage.nbytes()) +
+          " bytes when it was run again, and " + std::to_string(output.value->size) + " at first");
+    }
+    give_bytes(*output.value, std::move(storage));
+  }
+}
+
+// Whether the bytes of a detached value may serve another replay soon: some reader's result is
+// gone. Without that, what several ways lead to would be made once for each of them.
+bool Tape::is_of_use(const Value& value) {
+  if (value.cell != nullptr || value.producer == nullptr) return true;
+  for (const Producer* reader : value.readers) {
+    for (const Producer::Output& output : reader->outputs) {
+      if (output.value != nullptr && !output.value->has_bytes()) return true;
+    }
+  }
+  return false;
+}
+
+void Tape::spare(Value& value) {
+  if (!value.has_bytes()) return;
+  note_dropped(value);
+  value.detached = {};
+}
+
+// Of the inputs that are missing, the one with the longest way from a root is made first: what the
+// others need is little by then, and would only lie there. An input is pinned once it has been made
+// for its reader, those that were there at first only when the reader runs: they may go meanwhile.
+void Tape::restore(Value& target) {
+  if (target.has_bytes()) return;
+  struct Frame {
+    Value* value;
+    Value* made = nullptr;
+    c10::SmallVector<Value*, 3> pinned;
+  };
+  std::vector<Frame> stack;
+  // A value may be made more than once on the way, where the bytes do not suffice to keep it.
+  const std::int64_t patience = 1000 + 64 * values_;
+  const std::int64_t most = report.replayed + patience;
+  const auto release = [&](Frame& frame) {
+    const auto pinned = std::move(frame.pinned);
+    frame.pinned.clear();
+    for (Value* value : pinned) unpin(*value);
+  };
+  try {
+    stack.push_back({&target, nullptr, {}});
+    while (!stack.empty()) {
+      Frame& frame = stack.back();
+      if (frame.made != nullptr) {
+        pin(*frame.made);
+        frame.pinned.push_back(std::exchange(frame.made, nullptr));
+      }
+      Producer* const producer = frame.value->producer;
+      if (producer == nullptr) {
+        throw Error(
+            "memory budget: bytes that cannot be made again are gone; this is a defect of "
+            "reprise");
+      }
+      Value* missing = nullptr;
+      for (const Producer::Input& input : producer->inputs) {
+        if (input.value == nullptr || input.value->has_bytes()) continue;
+        if (missing == nullptr || input.value->depth > missing->depth) missing = input.value;
+      }
+      if (missing != nullptr) {
+        frame.made = missing;
+        stack.push_back({missing, nullptr, {}});
+        continue;
+      }
+      for (const Producer::Input& input : producer->inputs) {
+        if (input.value == nullptr || std::ranges::count(frame.pinned, input.value) != 0) continue;
+        pin(*input.value);
+        frame.pinned.push_back(input.value);
+      }
+      if (report.replayed >= most) {
+        throw BudgetError("memory budget: to bring back one tensor, " + std::to_string(patience) +
+                          " operators were run and it is not there yet: what they make is dropped "
+                          "again before it is read. Raise the budget, or take another heuristic "
+                          "than " +
+                          options_.heuristic);
+      }
+      replay(*producer);
+      for (Value* value : frame.pinned) {
+        if (!is_of_use(*value)) spare(*value);
+      }
+      release(frame);
+      stack.pop_back();
+    }
+  } catch (...) {
+    for (Frame& frame : stack) release(frame);
+    throw;
+  }
+}
+
+void Tape::protect_readers(Value& root) {
+  if (root.readers.empty()) return;
+  // What depends on the root and is held: with its bytes made a root itself, it needs no replay.
+  std::vector<Value*> frontier;
+  std::vector<const Value*> seen;
+  std::vector<Value*> open{&root};
+  std::int64_t gone = 0;
+  while (!open.empty()) {
+    Value* const value = open.back();
+    open.pop_back();
+    for (const Producer* reader : value->readers) {
+      for (const Producer::Output& output : reader->outputs) {
+        if (output.value == nullptr || std::ranges::count(seen, output.value) != 0) continue;
+        seen.push_back(output.value);
+        if (output.value->cell != nullptr) {
+          frontier.push_back(output.value);
+          if (!output.value->has_bytes()) gone += output.value->size;
+        } else {
+          open.push_back(output.value);
+        }
+      }
+    }
+  }
+  if (gone > root.size) {
+    // The old bytes are the smaller burden: a detached root keeps them, under the name that readers
+    // know. new_version() takes the storage from it.
+    c10::Storage copy = new_storage(root.size);
+    std::memcpy(copy.mutable_data(), ManagedMemory::memory_of(*root.cell).get(),
+                static_cast<std::size_t>(root.size));
+    root.detached = std::move(copy);
+    return;
+  }
+  for (Value* value : frontier) {
+    restore(*value);
+    pin(*value);
+  }
+  for (Value* value : frontier) {
+    unpin(*value);
+    make_root(*value);
+  }
+}
+
+void Tape::close(bool may_throw) {
+  std::unique_lock<std::recursive_mutex> lock(libtorch::limit_mutex());
+  // Storages that other threads are freeing have their managers told as soon as the lock is free.
+  const auto some_are_dying = [&] {
+    for (const Cell* cell = cells_; cell != nullptr; cell = cell->next) {
+      if (ManagedMemory::is_dying(*cell->storage)) return true;
+    }
+    return false;
+  };
+  while (some_are_dying()) {
+    lock.unlock();
+    std::this_thread::yield();
+    lock.lock();
+  }
+  std::vector<Value*> pinned;
+  std::exception_ptr first;
+  for (Cell* cell = cells_; cell != nullptr && first == nullptr; cell = cell->next) {
+    try {
+      restore(*cell->value);
+      pin(*cell->value);
+      pinned.push_back(cell->value);
+    } catch (...) {
+      if (may_throw) first = std::current_exception();
+    }
+  }
+  for (Value* value : pinned) unpin(*value);
+  if (first != nullptr) std::rethrow_exception(first);
+  while (cells_ != nullptr) {
+    Cell* const cell = cells_;
+    cells_ = cell->next;
+    if (cells_ != nullptr) cells_->previous = nullptr;
+    Value* const value = cell->value;
+    // A Pin may outlive the step.
+    value->pins = 0;
+    leave_index(*value);
+    value->cell = nullptr;
+    ManagedMemory::let_go(*cell->storage, *cell);
+    delete cell;
+    forget_if_unwanted(value);
+  }
+}
+
+}  // namespace reprise::tape

@@ -1,0 +1,121 @@
+// Budgets and steps: reprise/memory_budget.h.
+#include "tape/session.h"
+
+#include <c10/util/Exception.h>
+#include <reprise/error.h>
+#include <reprise/memory.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace reprise::tape {
+
+Budget::Budget(Bytes most, BudgetOptions chosen)
+    : limit(most), options(std::move(chosen)), heuristic(plan::heuristic_named(options.heuristic)) {
+  if (limit.count <= 0) {
+    throw UsageError("MemoryBudget: the limit is " + std::to_string(limit.count) +
+                     " bytes; it must be above 0");
+  }
+}
+
+void Budget::make_room(std::int64_t wanted) {
+  while (live_bytes().count + wanted > limit.count) {
+    if (std::ranges::any_of(tapes, [](Tape* tape) { return tape->drop_one(); })) continue;
+    const Bytes live = live_bytes();
+    Tape::Undroppable kept;
+    for (const Tape* tape : tapes) {
+      const Tape::Undroppable more = tape->undroppable();
+      kept.roots += more.roots;
+      kept.pinned += more.pinned;
+      kept.small += more.small;
+    }
+    const std::int64_t others = live.count - kept.roots - kept.pinned - kept.small;
+    const std::string text =
+        "memory budget of " + to_string(limit) + ": " + Recorder::current_operator() +
+        " asks for " + to_string(Bytes(wanted)) + ", and " + to_string(live) +
+        " are live that cannot be dropped now: " + to_string(Bytes(kept.roots)) +
+        " that no operator of the step made (parameters, gradients, inputs, buffers), " +
+        to_string(Bytes(kept.pinned)) + " in use by this operator or pinned, " +
+        to_string(Bytes(kept.small)) + " in tensors too small to drop, " +
+        to_string(Bytes(others)) + " of temporaries and of what is not the step's. With " +
+        to_string(live + Bytes(wanted)) +
+        " this operator could have run; raise the budget, or make the batch smaller";
+    if (options.on_exceeded == OnExceeded::kThrow) throw BudgetError(text);
+    if (!std::exchange(warned, true)) TORCH_WARN(text);
+    return;
+  }
+}
+
+Session::Session(std::shared_ptr<Budget> budget)
+    : budget_(std::move(budget)),
+      recorder_(std::make_shared<Recorder>(budget_->options, *budget_->heuristic)),
+      peak_(std::make_unique<PeakScope>()) {
+  {
+    std::lock_guard<std::recursive_mutex> lock(libtorch::limit_mutex());
+    budget_->warned = false;
+    budget_->tapes.push_back(&recorder_->tape());
+  }
+  limit_.emplace(*budget_);
+  interceptor_.emplace(recorder_, libtorch::Reach::kBackwardAsWell);
+}
+
+void Session::finish() {
+  if (!interceptor_) return;
+  recorder_->tape().close(/*may_throw=*/true);
+  end();
+}
+
+void Session::end() {
+  interceptor_.reset();
+  std::lock_guard<std::recursive_mutex> lock(libtorch::limit_mutex());
+  recorder_->tape().close(/*may_throw=*/false);
+  limit_.reset();
+  std::erase(budget_->tapes, &recorder_->tape());
+  recorder_->tape().report.peak = peak_->peak();
+  budget_->last = recorder_->tape().report;
+}
+
+Session::~Session() {
+  if (interceptor_) end();
+}
+
+}  // namespace reprise::tape
+
+namespace reprise {
+
+MemoryBudget::MemoryBudget(Bytes limit, BudgetOptions options)
+    : budget_(std::make_shared<tape::Budget>(limit, std::move(options))) {
+  // What autograd's own kernels call (the copy that an operator in place makes of what it changes)
+  // must be seen, too.
+  if (libtorch::operator_interceptor_variant() != "fake") {
+    throw UsageError(
+        "MemoryBudget: operators are intercepted above autograd in this process, which does not "
+        "suffice for a byte budget; unset REPRISE_INTERCEPTOR, and load no library that takes the "
+        "dispatch key Fake");
+  }
+}
+
+MemoryBudget::~MemoryBudget() = default;
+
+Bytes MemoryBudget::limit() const { return budget_->limit; }
+
+StepReport MemoryBudget::report() const {
+  std::lock_guard<std::recursive_mutex> lock(libtorch::limit_mutex());
+  return budget_->tapes.empty() ? budget_->last : budget_->tapes.back()->report;
+}
+
+MemoryBudget::Step MemoryBudget::step() { return Step(std::make_unique<tape::Session>(budget_)); }
+
+MemoryBudget::Step::Step(std::unique_ptr<tape::Session> session) : session_(std::move(session)) {}
+MemoryBudget::Step::Step(Step&&) noexcept = default;
+MemoryBudget::Step::~Step() = default;
+void MemoryBudget::Step::finish() { session_->finish(); }
+
+struct Pin::Impl {
+  libtorch::HeldMemory memory;
+};
+
+Pin::Pin(const at::Tensor& tensor) : impl_(new Impl{libtorch::HeldMemory(tensor)}) {}
+Pin::~Pin() = default;
+
+}  // namespace reprise

@@ -1,0 +1,51 @@
+// A budget, and the steps under it.
+#pragma once
+
+#include <reprise/memory.h>
+#include <reprise/memory_budget.h>
+
+#include <memory>
+#include <optional>
+
+#include "libtorch/memory_limit.h"
+#include "libtorch/operator_interceptor.h"
+#include "plan/heuristic.h"
+#include "tape/recorder.h"
+#include "tape/tape.h"
+
+namespace reprise::tape {
+
+class Budget final : public libtorch::LimitKeeper {
+ public:
+  Budget(Bytes limit, BudgetOptions options);
+
+  void make_room(std::int64_t wanted) override;
+
+  const Bytes limit;
+  const BudgetOptions options;
+  const std::unique_ptr<plan::Heuristic> heuristic;
+  StepReport last;
+  std::vector<Tape*> tapes;
+  bool warned = false;
+};
+
+class Session {
+ public:
+  explicit Session(std::shared_ptr<Budget> budget);
+  // Quiet.
+  ~Session();
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+  void finish();
+
+ private:
+  void end();
+
+  std::shared_ptr<Budget> budget_;
+  std::shared_ptr<Recorder> recorder_;
+  std::optional<libtorch::LimitScope> limit_;
+  std::optional<libtorch::OperatorInterceptorScope> interceptor_;
+  std::unique_ptr<PeakScope> peak_;
+};
+
+}  // namespace reprise::tape

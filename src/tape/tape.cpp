@@ -1,0 +1,256 @@
+// Values: made, attached, detached, forgotten. Dropping and replaying are in evictor.cpp and
+// restorer.cpp.
+#include "tape/tape.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/ticks.h"
+#include "libtorch/counting_allocator.h"
+#include "libtorch/memory_limit.h"
+
+namespace reprise::tape {
+
+using libtorch::ManagedMemory;
+
+void Cell::released(c10::DataPtr memory) noexcept {
+  std::lock_guard<std::recursive_mutex> lock(libtorch::limit_mutex());
+  tape.storage_died(*this, std::move(memory));
+}
+
+// A write in place moves the holds to the new version (new_version()).
+void Cell::hold() {
+  std::lock_guard<std::recursive_mutex> lock(libtorch::limit_mutex());
+  tape.restore(*value);
+  tape.pin(*value);
+  ++holds;
+}
+
+void Cell::before_write() {
+  std::lock_guard<std::recursive_mutex> lock(libtorch::limit_mutex());
+  if (value->producer == nullptr) tape.protect_readers(*value);
+  tape.new_version(*this);
+}
+
+void Cell::release_hold() noexcept {
+  std::lock_guard<std::recursive_mutex> lock(libtorch::limit_mutex());
+  --holds;
+  tape.unpin(*value);
+}
+
+Tape::Tape(const BudgetOptions& options, const plan::Heuristic& heuristic)
+    : options_(options),
+      counts_classes_(heuristic.neighbourhood() != plan::Neighbourhood::kNone),
+      index_(heuristic, [this](const plan::EvictionEntry& entry) { return neighbourhood(entry); }) {
+}
+
+Tape::~Tape() { close(/*may_throw=*/false); }
+
+double Tape::now() const { return static_cast<double>(ticks()) / (kTicksPerMicrosecond * 1e6); }
+
+Cell* Tape::cell_of(const at::Tensor& tensor) {
+  return static_cast<Cell*>(ManagedMemory::manager_of(*tensor.storage().unsafeGetStorageImpl()));
+}
+
+Value& Tape::value_of(const at::Tensor& tensor) {
+  if (Cell* cell = cell_of(tensor)) return *cell->value;
+  auto& storage = *tensor.storage().unsafeGetStorageImpl();
+  auto* cell = new Cell(*this, storage);
+  ManagedMemory::manage(storage, *cell);
+  const c10::DataPtr& memory = ManagedMemory::memory_of(*cell);
+  cell->foreign = memory.get() != nullptr && !libtorch::is_counted_memory(memory) &&
+                  !libtorch::is_uncounted_memory(memory);
+  cell->next = cells_;
+  if (cells_ != nullptr) cells_->previous = cell;
+  cells_ = cell;
+  return new_version(*cell);
+}
+
+Value& Tape::new_version(Cell& cell) {
+  auto* value = new Value;
+  ++values_;
+  value->size = static_cast<std::int64_t>(cell.storage->nbytes());
+  value->bytes = value->size;
+  Value* const before = std::exchange(cell.value, value);
+  value->cell = &cell;
+  for (std::uint32_t i = 0; i < cell.holds; ++i) {
+    pin(*value);
+    unpin(*before);
+  }
+  if (before != nullptr) {
+    // The old contents are overwritten.
+    leave_index(*before);
+    before->cell = nullptr;
+    if (!before->readers.empty() && !before->detached) note_dropped(*before);
+    forget_if_unwanted(before);
+  }
+  return *value;
+}
+
+void Tape::read(Producer& producer, Value& value) { value.readers.push_back(&producer); }
+
+void Tape::add_result(Producer* producer, const at::Tensor& tensor, std::int16_t result,
+                      std::int16_t element) {
+  const bool own =
+      libtorch::is_counted_memory(tensor.storage().data_ptr()) && tensor.storage().use_count() == 1;
+  Value& value = value_of(tensor);
+  value.cell->own = own;
+  if (!own || producer == nullptr) return;
+  value.producer = producer;
+  producer->outputs.push_back({&value, result, element, -1});
+}
+
+void Tape::set_producer(Value& value, Producer& producer, std::int16_t slot) {
+  value.producer = &producer;
+  producer.outputs.push_back({&value, -1, -1, slot});
+}
+
+void Tape::add(std::unique_ptr<Producer> producer) {
+  ++report.operators;
+  std::uint32_t depth = 0;
+  for (const Producer::Input& input : producer->inputs) {
+    if (input.value != nullptr) depth = std::max(depth, input.value->depth);
+  }
+  for (const Producer::Output& output : producer->outputs) {
+    output.value->own_cost = producer->seconds;
+    output.value->depth = depth + 1;
+    update_entry(*output.value);
+  }
+  if (producer->outputs.empty()) return discard(producer.release());
+  (void)producer.release();
+}
+
+void Tape::discard(Producer* producer) {
+  std::vector<Value*> unwanted;
+  leave_inputs(*producer, unwanted);
+  delete producer;
+  forget(unwanted);
+}
+
+void Tape::leave_inputs(Producer& producer, std::vector<Value*>& unwanted) {
+  for (const Producer::Input& input : producer.inputs) {
+    if (input.value == nullptr) continue;
+    auto& readers = input.value->readers;
+    // Backward forgets in the reverse order.
+    const auto place = std::find(readers.rbegin(), readers.rend(), &producer);
+    *place = readers.back();
+    readers.pop_back();
+    if (!is_wanted(*input.value)) unwanted.push_back(input.value);
+  }
+}
+
+void Tape::pin(Value& value) {
+  if (++value.pins == 1 && value.is_in_index()) index_.pin(value);
+}
+
+void Tape::unpin(Value& value) {
+  if (--value.pins != 0) return;
+  if (value.is_in_index() && may_drop(value)) {
+    index_.unpin(value);
+  } else {
+    update_entry(value);
+  }
+  forget_if_unwanted(&value);
+}
+
+void Tape::touch(Value& value) { index_.touch(value, now()); }
+
+void Tape::leave_index(Value& value) {
+  if (value.is_in_index() && value.pins == 0) index_.remove(value);
+}
+
+bool Tape::may_drop(const Value& value) const {
+  return value.producer != nullptr && value.size >= options_.smallest.count && value.has_bytes() &&
+         (value.cell == nullptr || value.cell->own);
+}
+
+// In the index is what may be dropped; of what is pinned, what might be when the last pin goes.
+void Tape::update_entry(Value& value) {
+  if (value.pins != 0) return;
+  if (may_drop(value) == value.is_in_index()) return;
+  if (value.is_in_index()) {
+    leave_index(value);
+  } else {
+    index_.insert(value, now());
+  }
+}
+
+void Tape::make_root(Value& value) {
+  leave_index(value);
+  Producer* const producer = std::exchange(value.producer, nullptr);
+  if (producer != nullptr && !still_makes(*producer, value)) discard(producer);
+}
+
+// Whether the producer is wanted without this value.
+bool Tape::still_makes(Producer& producer, const Value& without) {
+  bool makes = false;
+  for (Producer::Output& output : producer.outputs) {
+    if (output.value == &without) output.value = nullptr;
+    makes = makes || output.value != nullptr;
+  }
+  return makes;
+}
+
+void Tape::forget_if_unwanted(Value* value) {
+  if (is_wanted(*value)) return;
+  std::vector<Value*> unwanted{value};
+  forget(unwanted);
+}
+
+// Without recursion: chains are as long as a step.
+void Tape::forget(std::vector<Value*>& unwanted) {
+  std::vector<c10::Storage> bytes;
+  while (!unwanted.empty()) {
+    Value* const value = unwanted.back();
+    unwanted.pop_back();
+    leave_index(*value);
+    if (value->node != plan::CostClasses::kNone) note_restored(*value);
+    if (value->detached) bytes.push_back(std::move(value->detached));
+    Producer* const producer = value->producer;
+    --values_;
+    if (producer == nullptr || still_makes(*producer, *value)) {
+      delete value;
+      continue;
+    }
+    delete value;
+    leave_inputs(*producer, unwanted);
+    delete producer;
+  }
+}
+
+void Tape::storage_died(Cell& cell, c10::DataPtr memory) noexcept {
+  if (cell.previous != nullptr) cell.previous->next = cell.next;
+  if (cell.next != nullptr) cell.next->previous = cell.previous;
+  if (cells_ == &cell) cells_ = cell.next;
+  Value& value = *cell.value;
+  value.pins -= cell.holds;
+  leave_index(value);
+  value.cell = nullptr;
+  if (!value.readers.empty() && value.producer == nullptr && memory.get() != nullptr) {
+    // A root that replays need: its bytes are the tape's from now on.
+    value.detached = c10::Storage(c10::Storage::use_byte_size_t(), cell.storage->nbytes(),
+                                  std::move(memory), nullptr, false);
+  } else if (!value.readers.empty() && memory.get() != nullptr) {
+    note_dropped(value);
+  }
+  forget_if_unwanted(&value);
+  delete &cell;
+}
+
+Tape::Undroppable Tape::undroppable() const {
+  Undroppable bytes;
+  for (const Cell* cell = cells_; cell != nullptr; cell = cell->next) {
+    const Value& value = *cell->value;
+    if (!value.has_bytes()) continue;
+    if (value.producer == nullptr || !cell->own) {
+      bytes.roots += value.size;
+    } else if (value.pins != 0) {
+      bytes.pinned += value.size;
+    } else {
+      bytes.small += value.size;
+    }
+  }
+  return bytes;
+}
+
+}  // namespace reprise::tape

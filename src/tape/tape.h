@@ -1,0 +1,107 @@
+// One step's record: which value came from which operator call, what is dropped, and how it comes
+// back. Under libtorch::limit_mutex() throughout.
+#pragma once
+
+#include <reprise/memory_budget.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "plan/heuristic.h"
+#include "tape/value.h"
+
+namespace reprise::tape {
+
+class Tape {
+ public:
+  Tape(const BudgetOptions& options, const plan::Heuristic& heuristic);
+  ~Tape();
+  Tape(const Tape&) = delete;
+  Tape& operator=(const Tape&) = delete;
+
+  // The value that a plain tensor holds now; of a storage that is new here, a root.
+  Value& value_of(const at::Tensor& tensor);
+  // Null if the storage is not managed.
+  static Cell* cell_of(const at::Tensor& tensor);
+
+  // Recording.
+  void read(Producer& producer, Value& value);
+  // A new storage holds what `producer` made; a root where that is null.
+  void add_result(Producer* producer, const at::Tensor& tensor, std::int16_t result,
+                  std::int16_t element);
+  // Its operator has changed the storage of `cell`: from now on it holds another value.
+  Value& new_version(Cell& cell);
+  void set_producer(Value& value, Producer& producer, std::int16_t slot);
+  // Takes a producer into the tape, or drops it if it made nothing that can be made again.
+  void add(std::unique_ptr<Producer> producer);
+  void discard(Producer* producer);
+  // The value will not be dropped any more.
+  void make_root(Value& value);
+  // The bytes of a root are about to change: whoever needs them is made independent of them.
+  void protect_readers(Value& root);
+
+  // Has its bytes when this returns. They stay while the value is pinned.
+  void restore(Value& value);
+  void pin(Value& value);
+  void unpin(Value& value);
+  void touch(Value& value);
+
+  // Drops the value that should go first; false if none may go.
+  bool drop_one();
+  // Drops everything that may go.
+  void drop_all();
+
+  // Brings back what storages hold, as long as that throws nothing; then there is nothing managed
+  // any more.
+  void close(bool may_throw);
+
+  // For Cell.
+  void storage_died(Cell& cell, c10::DataPtr memory) noexcept;
+
+  // What cannot be dropped now, by why, for the text of a BudgetError.
+  struct Undroppable {
+    std::int64_t roots = 0;
+    std::int64_t pinned = 0;
+    std::int64_t small = 0;
+  };
+  Undroppable undroppable() const;
+
+  StepReport report;
+  static constexpr const char* kGoneText =
+      "the bytes of this tensor were given up by a reprise::MemoryBudget step; read it through an "
+      "operator inside the step, hold a reprise::Pin on it, or end the step first";
+
+ private:
+  static bool is_of_use(const Value& value);
+  void spare(Value& value);
+  bool may_drop(const Value& value) const;
+  void update_entry(Value& value);
+  void leave_index(Value& value);
+  void drop(Value& value);
+  static std::uint64_t hash_of(const Value& value);
+  void give_bytes(Value& value, c10::Storage storage);
+  void note_dropped(Value& value);
+  void note_restored(Value& value);
+  double neighbourhood(const plan::EvictionEntry& entry);
+  void replay(Producer& producer);
+  c10::Storage storage_for_replay(const Producer& producer, std::size_t slot);
+  bool is_wanted(const Value& value) const {
+    return value.cell != nullptr || !value.readers.empty() || value.pins != 0;
+  }
+  void leave_inputs(Producer& producer, std::vector<Value*>& unwanted);
+  static bool still_makes(Producer& producer, const Value& without);
+  void forget_if_unwanted(Value* value);
+  void forget(std::vector<Value*>& unwanted);
+  double now() const;
+
+  const BudgetOptions options_;
+  const bool counts_classes_;
+  plan::CostClasses classes_;
+  plan::EvictionIndex index_;
+  Cell* cells_ = nullptr;
+  std::int64_t values_ = 0;
+  std::vector<plan::CostClasses::Node> seen_;
+};
+
+}  // namespace reprise::tape

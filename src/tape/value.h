@@ -1,0 +1,116 @@
+// What the tape knows: values and their producers.
+//
+// A value is the contents of one storage at one version. While it is the newest contents of a
+// living storage it is attached to it; an older version, or the contents of a storage that died, is
+// detached, and has bytes only for as long as replays want them. A producer is the operator call
+// that made one or more values, and keeps the values that it read; a value without one is a root.
+//
+// All of it is guarded by libtorch::limit_mutex().
+#pragma once
+
+#include <c10/core/Storage.h>
+#include <c10/util/SmallVector.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/recycling_allocator.h"
+#include "libtorch/managed_memory.h"
+#include "libtorch/recorded_call.h"
+#include "plan/eviction_index.h"
+#include "plan/union_find.h"
+#include "reprise/random_state.h"
+
+namespace reprise::tape {
+
+class Tape;
+struct Producer;
+struct Value;
+
+// A step of a small model has some thousands of each of these.
+constexpr std::size_t kRecycled = 4096;
+
+// A storage under management: the manager that stands in its data pointer.
+struct Cell final : libtorch::MemoryManager, Recycled<Cell, kRecycled> {
+  Cell(Tape& of, c10::StorageImpl& managed) : tape(of), storage(&managed) {}
+  void released(c10::DataPtr memory) noexcept override;
+  void hold() override;
+  void release_hold() noexcept override;
+  void before_write() override;
+
+  // By whom the bytes are read past operators: of the value that was held.
+  std::uint32_t holds = 0;
+
+  Tape& tape;
+  c10::StorageImpl* storage;
+  Value* value = nullptr;
+  // The tape's own memory: made by a recorded operator, and by the allocator that counts. Only
+  // such memory is ever dropped.
+  bool own = false;
+  // Memory that its owner may fill with something else unseen (from_blob): what is computed from it
+  // is not dropped.
+  bool foreign = false;
+  // In the tape's list of cells.
+  Cell* next = nullptr;
+  Cell* previous = nullptr;
+};
+
+struct Value final : plan::EvictionEntry, Recycled<Value, kRecycled> {
+  // The storage that it is attached to, or the bytes of a detached one.
+  Cell* cell = nullptr;
+  c10::Storage detached;
+  std::int64_t size = 0;
+  // Operators on the longest way from a root.
+  std::uint32_t depth = 0;
+
+  Producer* producer = nullptr;
+  // Producers that read it.
+  c10::SmallVector<Producer*, 2> readers;
+
+  // While dropped.
+  plan::CostClasses::Node node = plan::CostClasses::kNone;
+  std::optional<std::uint64_t> hash;
+
+  // Operators and replays that count on the bytes.
+  std::uint32_t pins = 0;
+
+  bool has_bytes() const {
+    if (size == 0) return true;
+    return cell != nullptr ? !libtorch::ManagedMemory::is_hollow(*cell)
+                           : static_cast<bool>(detached);
+  }
+};
+
+struct Producer final : Recycled<Producer, kRecycled> {
+  // What a slot of the call was given.
+  enum class Use : std::uint8_t {
+    kRead,     // the value
+    kUpdate,   // a copy of the value, which the call writes to
+    kScratch,  // new memory, all of which the call writes, or on which its results do not depend
+  };
+  struct Input {
+    Value* value;  // null for scratch
+    std::int64_t bytes;
+    Use use;
+  };
+  // Where a result is found after the call: in a result, or in what a slot was given.
+  struct Output {
+    Value* value;  // null once it is wanted no more
+    std::int16_t result;
+    std::int16_t element;
+    std::int16_t slot;
+  };
+
+  explicit Producer(const libtorch::OperatorCall& of) : call(of) {}
+
+  libtorch::RecordedCall call;
+  c10::SmallVector<Input, 3> inputs;  // by slot
+  c10::SmallVector<Output, 1> outputs;
+  std::vector<std::pair<at::Generator, RandomState>> drawn;
+  double seconds = 0;
+};
+
+}  // namespace reprise::tape

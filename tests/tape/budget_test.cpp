@@ -1,0 +1,123 @@
+// Bytes are never above the budget, and what happens when they cannot be had.
+
+#include <gmock/gmock.h>
+#include <torch/torch.h>
+
+#include "tests/tape/testing.h"
+
+namespace reprise {
+namespace {
+
+using at::Tensor;
+using testing::leaf;
+using testing::Tensors;
+
+// A deep chain of layers that all keep something for backward.
+struct Network {
+  torch::nn::Sequential layers;
+  Tensor x = leaf({64, 64});
+
+  explicit Network(int depth = 24) {
+    for (int i = 0; i < depth; ++i) {
+      layers->push_back(torch::nn::Linear(64, 64));
+      layers->push_back(torch::nn::Tanh());
+      layers->push_back(torch::nn::Dropout(0.1));
+    }
+  }
+  Tensors leaves() {
+    Tensors all = layers->parameters();
+    all.push_back(x);
+    return all;
+  }
+  Tensor operator()() { return layers->forward(x); }
+};
+
+TEST(Budget, TheStepFitsAndGradientsAreThePlainOnes) {
+  Network network;
+  const auto f = [&] { return network(); };
+  Bytes peak;
+  Tensors plain;
+  {
+    const PeakScope scope;
+    plain = testing::plain_gradients(f, network.leaves());
+    plain.clear();
+    peak = scope.peak();
+    plain = testing::plain_gradients(f, network.leaves());
+  }
+  const Bytes start = live_bytes();
+  for (const double share : {0.8, 0.6}) {
+    const Bytes limit(start.count +
+                      static_cast<std::int64_t>(share * static_cast<double>((peak - start).count)));
+    MemoryBudget budget(limit, {.smallest = Bytes(1024)});
+    EXPECT_TRUE(testing::same_bits(testing::gradients_under(budget, f, network.leaves()), plain));
+    EXPECT_LE(budget.report().peak, limit);
+    EXPECT_GT(budget.report().replayed, 0);
+  }
+}
+
+TEST(Budget, WithoutPressureThePeakIsThePlainOne) {
+  Network network(6);
+  const auto f = [&] { return network(); };
+  const auto peak_of = [&](auto&& run) {
+    run();
+    const PeakScope scope;
+    run();
+    return scope.peak_above_start();
+  };
+  MemoryBudget budget(GiB(64));
+  const Bytes mine = peak_of([&] { testing::gradients_under(budget, f, network.leaves()); });
+  const Bytes plain = peak_of([&] { testing::plain_gradients(f, network.leaves()); });
+  // malloc hands out some bytes more or less from time to time.
+  EXPECT_NEAR(static_cast<double>(mine.count), static_cast<double>(plain.count), 1024);
+  EXPECT_EQ(budget.report().dropped, 0);
+}
+
+TEST(Budget, TooSmallIsAnErrorThatNamesTheOperatorAndTheNextStepWorks) {
+  Network network;
+  const auto f = [&] { return network(); };
+  const Tensors plain = testing::plain_gradients(f, network.leaves());
+  const Bytes before = live_bytes();
+  {
+    MemoryBudget budget(live_bytes() + KiB(20));
+    const std::string text = testing::error_of<BudgetError>(
+        [&] { testing::gradients_under(budget, f, network.leaves()); });
+    EXPECT_THAT(text, ::testing::HasSubstr("aten::"));
+    EXPECT_THAT(text, ::testing::HasSubstr("asks for"));
+    EXPECT_THAT(text, ::testing::HasSubstr("this operator could have run"));
+  }
+  testing::take_gradients(network.leaves());
+  EXPECT_EQ(live_bytes(), before);
+  MemoryBudget budget(GiB(64));
+  EXPECT_TRUE(testing::same_bits(testing::gradients_under(budget, f, network.leaves()), plain));
+}
+
+TEST(Budget, BadOptionsAreRefused) {
+  EXPECT_THAT(testing::error_of<UsageError>([] { MemoryBudget budget(Bytes(0)); }),
+              ::testing::HasSubstr("the limit is 0 bytes; it must be above 0"));
+  EXPECT_THAT(
+      testing::error_of<UsageError>([] { MemoryBudget budget(GiB(1), {.heuristic = "best"}); }),
+      ::testing::HasSubstr("h_eq"));
+}
+
+TEST(Budget, ADeepChainIsReplayedWithoutRecursion) {
+  const Tensor x = leaf({16, 16});
+  MemoryBudget budget(live_bytes() + MiB(4), {.smallest = Bytes(512)});
+  Tensor y;
+  {
+    auto step = budget.step();
+    y = x;
+    for (int i = 0; i < 20'000; ++i) y = y.sin();
+    y.sum().backward();
+    step.finish();
+  }
+  EXPECT_LE(budget.report().peak, budget.limit());
+  const Tensor gradient = x.grad().clone();
+  x.mutable_grad().reset();
+  Tensor z = x;
+  for (int i = 0; i < 20'000; ++i) z = z.sin();
+  z.sum().backward();
+  EXPECT_TRUE(gradient.equal(x.grad()));
+}
+
+}  // namespace
+}  // namespace reprise

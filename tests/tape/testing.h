@@ -1,0 +1,45 @@
+// What the tests of the tape share: a step under a budget beside the plain one.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <reprise/memory.h>
+#include <reprise/memory_budget.h>
+
+#include "tests/region/testing.h"
+
+namespace reprise::testing {
+
+inline BudgetOptions paranoid() { return {.paranoid = true, .smallest = Bytes(1)}; }
+
+// Gradients of `leaves` after forward().sum().backward(), all in a step under the budget.
+template <class F>
+Tensors gradients_under(MemoryBudget& budget, const F& forward, const Tensors& leaves) {
+  at::manual_seed(7);
+  take_gradients(leaves);
+  auto step = budget.step();
+  forward().sum().backward();
+  step.finish();
+  return take_gradients(leaves);
+}
+
+template <class F>
+Tensors plain_gradients(const F& forward, const Tensors& leaves) {
+  at::manual_seed(7);
+  take_gradients(leaves);
+  forward().sum().backward();
+  return take_gradients(leaves);
+}
+
+// Bitwise the plain gradients where every read is a replay; and something was replayed.
+template <class F>
+::testing::AssertionResult is_right_when_all_is_dropped(const F& forward, const Tensors& leaves) {
+  const Tensors plain = plain_gradients(forward, leaves);
+  MemoryBudget budget(GiB(64), paranoid());
+  const Bytes before = live_bytes();
+  const Tensors mine = gradients_under(budget, forward, leaves);
+  if (budget.report().replayed == 0) return ::testing::AssertionFailure() << "nothing was replayed";
+  (void)before;
+  return same_bits(mine, plain);
+}
+
+}  // namespace reprise::testing
