@@ -53,7 +53,6 @@ class RecordedCall {
 
   // The defined tensors among the arguments, in order.
   const c10::SmallVector<Slot, 3>& slots() const { return slots_; }
-  const OperatorFacts& facts() const { return facts_of(op_); }
   std::string name() const;
 
   // Makes the call again. `storage_of` gives each slot's memory. The results.

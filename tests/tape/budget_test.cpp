@@ -91,6 +91,15 @@ TEST(Budget, TooSmallIsAnErrorThatNamesTheOperatorAndTheNextStepWorks) {
   EXPECT_TRUE(testing::same_bits(testing::gradients_under(budget, f, network.leaves()), plain));
 }
 
+TEST(Budget, AWarningMayTakeThePlaceOfTheError) {
+  Network network;
+  const auto f = [&] { return network(); };
+  const Tensors plain = testing::plain_gradients(f, network.leaves());
+  MemoryBudget budget(live_bytes() + KiB(20), {.on_exceeded = OnExceeded::kWarn});
+  EXPECT_TRUE(testing::same_bits(testing::gradients_under(budget, f, network.leaves()), plain));
+  EXPECT_GT(budget.report().peak, budget.limit());
+}
+
 TEST(Budget, BadOptionsAreRefused) {
   EXPECT_THAT(testing::error_of<UsageError>([] { MemoryBudget budget(Bytes(0)); }),
               ::testing::HasSubstr("the limit is 0 bytes; it must be above 0"));
