@@ -124,7 +124,7 @@ void tell(const OperatorHandle& op, const Stack& stack, Writing& writing) {
   const OperatorFacts& facts = facts_of(op);
   const auto arguments = torch::jit::last(stack, op.schema().arguments().size());
   for (const OperatorFacts::Write& write : facts.writes) {
-    if (write.only_if != OperatorFacts::kNone && !arguments[write.only_if].toBool()) continue;
+    if (!write.happens(arguments)) continue;
     visit_tensors(arguments[write.argument], [&](const at::Tensor& tensor) {
       if (!tensor.defined() || !tensor.has_storage()) return;
       writing.storages.push_back(tensor.storage().unsafeGetStorageImpl());

@@ -24,6 +24,11 @@ struct OperatorFacts {
   struct Write {
     std::uint16_t argument = 0;
     std::int16_t only_if = kNone;
+
+    // Whether a call with these arguments does it.
+    bool happens(c10::ArrayRef<c10::IValue> arguments) const {
+      return only_if == kNone || arguments[static_cast<std::size_t>(only_if)].toBool();
+    }
   };
   c10::SmallVector<Write, 2> writes;
 

@@ -36,9 +36,8 @@ bool recomputes(CheckpointPolicy policy) { return !saves(policy) && !offloads(po
 
 // Some schemas do not say it (native_batch_norm), and some do it only in training.
 bool changes_arguments(const OperatorFacts& facts, at::ArrayRef<c10::IValue> arguments) {
-  return std::any_of(facts.writes.begin(), facts.writes.end(), [&](const auto& write) {
-    return write.only_if == OperatorFacts::kNone || arguments[write.only_if].toBool();
-  });
+  return std::any_of(facts.writes.begin(), facts.writes.end(),
+                     [&](const auto& write) { return write.happens(arguments); });
 }
 
 [[noreturn]] void refuse(CheckpointPolicy policy, const std::string& name) {

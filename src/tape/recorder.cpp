@@ -17,10 +17,6 @@ using libtorch::OperatorCall;
 using libtorch::OperatorFacts;
 using Lock = std::unique_lock<std::recursive_mutex>;
 
-bool writes_now(const OperatorFacts::Write& write, at::ArrayRef<c10::IValue> arguments) {
-  return write.only_if == OperatorFacts::kNone || arguments[write.only_if].toBool();
-}
-
 bool is_view(const c10::FunctionSchema& schema) {
   return !schema.returns().empty() && std::ranges::all_of(schema.returns(), [](const auto& result) {
     return result.alias_info() != nullptr;
@@ -101,7 +97,7 @@ void Recorder::begin(OperatorCall& call, const OperatorFacts& facts, Begun& begu
     producer.inputs.push_back({&value, value.size, Producer::Use::kRead});
   }
   for (const OperatorFacts::Write& write : facts.writes) {
-    if (!writes_now(write, arguments)) continue;
+    if (!write.happens(arguments)) continue;
     std::int16_t slot = 0;
     libtorch::visit_arguments(arguments, [&](const at::Tensor& tensor, std::size_t argument, int) {
       if (!tensor.defined()) return;
