@@ -5,6 +5,7 @@
 #include <reprise/memory_budget.h>
 
 #include <memory>
+#include <optional>
 
 #include "benches.h"
 #include "chain.h"
@@ -20,11 +21,12 @@ constexpr int kCoarseBlocks = 8;
 
 Bytes megabytes(double count) { return Bytes(static_cast<std::int64_t>(count * 1e6)); }
 
-// `step` under a budget of so much above what is live when it begins.
+// `step` under a budget of so much above what is live when it first begins.
 Step under_budget(Step step, Bytes above) {
-  return [step = std::move(step), above] {
-    MemoryBudget budget(live_bytes() + above);
-    auto managed = budget.step();
+  const auto budget = std::make_shared<std::optional<MemoryBudget>>();
+  return [step = std::move(step), above, budget] {
+    if (!*budget) budget->emplace(live_bytes() + above);
+    auto managed = (*budget)->step();
     step();
     managed.finish();
   };

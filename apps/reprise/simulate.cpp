@@ -180,7 +180,7 @@ void add_simulate(CLI::App& program, Chosen& chosen) {
   what.text("--budget", "LIST", options->budgets,
             "budgets, with commas: shares of the plain peak (0.5, 50%) or bytes (400MB, 8GiB)");
   what.text("--heuristic", "LIST", options->heuristics,
-            "which value goes first: h_eq, h_dtr, h_local, lru, largest, random");
+            "which value goes first: h_up, h_eq, h_dtr, h_local, lru, largest, random");
   what.flag("--index", options->by_index,
             "find it as a running step does, not by looking at every value");
   what.real("--slowdown-limit", options->slowdown_limit, {1, 1e6},

@@ -53,9 +53,9 @@ enum class OnExceeded {
 };
 
 struct BudgetOptions {
-  // Which value goes first: h_dtr, h_eq, h_local, lru, largest or random, as `reprise simulate`
-  // knows them.
-  std::string heuristic = "h_eq";
+  // Which value goes first: h_up, h_dtr, h_eq, h_local, lru, largest or random, as
+  // `reprise simulate` knows them.
+  std::string heuristic = "h_up";
   OnExceeded on_exceeded = OnExceeded::kThrow;
   // Hash every result when it is dropped, and compare when it has been made again; a difference is
   // a DeterminismError that names the operator.

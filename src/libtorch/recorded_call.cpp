@@ -110,6 +110,22 @@ std::string RecordedCall::name() const {
                                         : schema.name() + "." + schema.overload_name();
 }
 
+std::uint64_t RecordedCall::signature() const {
+  std::uint64_t hash = reinterpret_cast<std::uintptr_t>(&op_.schema());
+  const auto add = [&hash](std::uint64_t value) {
+    hash = (hash ^ value) * 0x9e3779b97f4a7c15;
+    hash ^= hash >> 32;
+  };
+  for (const Slot& slot : slots_) {
+    add(slot.form.dtype.itemsize() << 8 | slot.form.sizes.size());
+    for (const std::int64_t size : slot.form.sizes) add(static_cast<std::uint64_t>(size));
+  }
+  for (const c10::IValue& argument : arguments_) {
+    if (argument.isInt()) add(static_cast<std::uint64_t>(argument.toInt()));
+  }
+  return hash;
+}
+
 std::vector<c10::IValue> RecordedCall::run(
     const std::function<c10::Storage(std::size_t)>& storage_of) const {
   std::vector<c10::IValue> stack;

@@ -54,6 +54,9 @@ class RecordedCall {
   // The defined tensors among the arguments, in order.
   const c10::SmallVector<Slot, 3>& slots() const { return slots_; }
   std::string name() const;
+  // The same for calls of one operator whose tensors have the same shapes and types: they take
+  // about the same time.
+  std::uint64_t signature() const;
 
   // Makes the call again. `storage_of` gives each slot's memory. The results.
   std::vector<c10::IValue> run(const std::function<c10::Storage(std::size_t)>& storage_of) const;

@@ -61,6 +61,7 @@ const std::vector<std::pair<std::string, Maker>>& makers() {
   static const std::vector<std::pair<std::string, Maker>> all = {
       {"h_dtr", [] { return std::make_unique<Dtr>("h_dtr", Neighbourhood::kWalk); }},
       {"h_eq", [] { return std::make_unique<Dtr>("h_eq", Neighbourhood::kClasses); }},
+      {"h_up", [] { return std::make_unique<Dtr>("h_up", Neighbourhood::kUpstream); }},
       {"h_local", [] { return std::make_unique<Dtr>("h_local", Neighbourhood::kNone); }},
       {"lru", [] { return std::make_unique<LeastRecentlyUsed>(); }},
       {"largest", [] { return std::make_unique<Largest>(); }},

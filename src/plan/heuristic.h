@@ -32,6 +32,9 @@ enum class Neighbourhood {
   // Those that can be reached through dropped values alone, going only to inputs or only to
   // dependants: exact, by a walk.
   kWalk,
+  // Of these only what has to be made before the candidate can be: what is downstream costs what it
+  // costs, whether the candidate is there or made again for it.
+  kUpstream,
 };
 
 // How a score depends on staleness, which is what lets an index find the lowest one without looking
@@ -62,6 +65,7 @@ class Heuristic {
 // By name:
 //   h_dtr    (own + neighbourhood by exact walk) / (bytes * staleness)
 //   h_eq     the same with equivalence classes, the paper's h_DTR^eq
+//   h_up     the same with what is upstream alone
 //   h_local  own / (bytes * staleness)
 //   lru      1 / staleness
 //   largest  1 / bytes

@@ -14,7 +14,7 @@ NeighbourhoodCosts::NeighbourhoodCosts(Neighbourhood kind, const Trace& trace,
       last_maker_(trace.values.size(), 0),
       is_dropped_(trace.values.size(), 0),
       nodes_(trace.values.size(), CostClasses::kNone) {
-  if (kind_ == Neighbourhood::kWalk) {
+  if (walks()) {
     upstream_.assign(trace.values.size(), 0);
     downstream_.assign(trace.values.size(), 0);
     seen_.assign(trace.values.size(), 0);
@@ -34,7 +34,7 @@ void NeighbourhoodCosts::made(Index op) {
 
 void NeighbourhoodCosts::dropped(Index value) {
   is_dropped_[value] = 1;
-  if (kind_ == Neighbourhood::kWalk) mark_changed(value);
+  if (walks()) mark_changed(value);
   if (kind_ != Neighbourhood::kClasses) return;
   nodes_[value] = classes_.add(own_[value]);
   for (const auto links : {graph_.inputs(value), graph_.users(value)}) {
@@ -46,7 +46,7 @@ void NeighbourhoodCosts::dropped(Index value) {
 
 void NeighbourhoodCosts::restored(Index value) {
   is_dropped_[value] = 0;
-  if (kind_ == Neighbourhood::kWalk) mark_changed(value);
+  if (walks()) mark_changed(value);
   if (kind_ != Neighbourhood::kClasses) return;
   classes_.remove(nodes_[value], own_[value]);
   nodes_[value] = CostClasses::kNone;
@@ -59,9 +59,11 @@ double NeighbourhoodCosts::around(Index value) {
     case Neighbourhood::kClasses:
       return classes_around(value);
     case Neighbourhood::kWalk:
+    case Neighbourhood::kUpstream:
       break;
   }
   if (upstream_[value] < 0) upstream_[value] = walk(value, true);
+  if (kind_ == Neighbourhood::kUpstream) return upstream_[value];
   if (downstream_[value] < 0) downstream_[value] = walk(value, false);
   return upstream_[value] + downstream_[value];
 }
@@ -83,14 +85,14 @@ double NeighbourhoodCosts::classes_around(Index value) {
 
 double NeighbourhoodCosts::walk(Index value, bool upstream) {
   double sum = 0;
-  seen_[value] = ++walks_;
+  seen_[value] = ++walks_made_;
   stack_.assign(1, value);
   while (!stack_.empty()) {
     const Index at = stack_.back();
     stack_.pop_back();
     for (const ValueGraph::Link& link : upstream ? graph_.inputs(at) : graph_.users(at)) {
-      if (seen_[link.value] == walks_ || !is_dropped(link)) continue;
-      seen_[link.value] = walks_;
+      if (seen_[link.value] == walks_made_ || !is_dropped(link)) continue;
+      seen_[link.value] = walks_made_;
       sum += own_[link.value];
       stack_.push_back(link.value);
     }
@@ -102,15 +104,15 @@ double NeighbourhoodCosts::walk(Index value, bool upstream) {
 void NeighbourhoodCosts::mark_changed(Index value) {
   for (const bool upstream : {true, false}) {
     std::vector<double>& found = upstream ? downstream_ : upstream_;
-    seen_[value] = ++walks_;
+    seen_[value] = ++walks_made_;
     stack_.assign(1, value);
     upstream_[value] = downstream_[value] = -1;
     while (!stack_.empty()) {
       const Index at = stack_.back();
       stack_.pop_back();
       for (const ValueGraph::Link& link : upstream ? graph_.inputs(at) : graph_.users(at)) {
-        if (seen_[link.value] == walks_ || link.by >= operators_made_) continue;
-        seen_[link.value] = walks_;
+        if (seen_[link.value] == walks_made_ || link.by >= operators_made_) continue;
+        seen_[link.value] = walks_made_;
         found[link.value] = -1;
         if (is_dropped_[link.value] != 0) stack_.push_back(link.value);
       }

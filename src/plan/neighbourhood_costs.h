@@ -31,6 +31,7 @@ class NeighbourhoodCosts {
   double around(Index value);
 
  private:
+  bool walks() const { return kind_ == Neighbourhood::kWalk || kind_ == Neighbourhood::kUpstream; }
   bool is_dropped(const ValueGraph::Link& link) const {
     return link.by < operators_made_ && is_dropped_[link.value] != 0;
   }
@@ -51,7 +52,7 @@ class NeighbourhoodCosts {
   // What was found by walking, below zero where something has changed since.
   std::vector<double> upstream_, downstream_;
   std::vector<std::uint32_t> seen_;  // the number of the walk that has been there
-  std::uint32_t walks_ = 0;
+  std::uint32_t walks_made_ = 0;
   std::vector<Index> stack_;
   std::vector<CostClasses::Node> roots_;
 };

@@ -11,10 +11,29 @@ namespace reprise::tape {
 
 using libtorch::ManagedMemory;
 using plan::CostClasses;
+using plan::Neighbourhood;
 
-// Seconds of the groups of dropped values that touch the entry's value.
+// A walk ends there: by then the value is dear enough to stay. Chains of dropped values are as long
+// as a step.
+constexpr std::size_t kMostWalked = 64;
+
 double Tape::neighbourhood(const plan::EvictionEntry& entry) {
   const auto& value = static_cast<const Value&>(entry);
+  switch (neighbourhood_) {
+    case Neighbourhood::kNone:
+      return 0;
+    case Neighbourhood::kClasses:
+      return classes_around(value);
+    case Neighbourhood::kUpstream:
+      return walk_upstream(value);
+    case Neighbourhood::kWalk:
+      return walk_upstream(value) + walk_downstream(value);
+  }
+  return 0;
+}
+
+// Seconds of the groups of dropped values that touch the value.
+double Tape::classes_around(const Value& value) {
   seen_.clear();
   double cost = 0;
   const auto add = [&](const Value* other) {
@@ -31,8 +50,52 @@ double Tape::neighbourhood(const plan::EvictionEntry& entry) {
   return cost;
 }
 
+// Of the producers that would have to run before the value's own.
+double Tape::walk_upstream(const Value& value) {
+  double cost = 0;
+  met_.assign(1, value.producer);
+  value.producer->met = ++walks_;
+  for (std::size_t i = 0; i < met_.size() && i < kMostWalked; ++i) {
+    for (const Producer::Input& input : met_[i]->inputs) {
+      if (input.value == nullptr || input.value->has_bytes()) continue;
+      Producer* const maker = input.value->producer;
+      if (maker == nullptr || std::exchange(maker->met, walks_) == walks_) continue;
+      cost += maker->seconds;
+      met_.push_back(maker);
+    }
+  }
+  return cost;
+}
+
+// Of the producers of dropped values that read it, or read what they make.
+double Tape::walk_downstream(const Value& value) {
+  double cost = 0;
+  ++walks_;
+  met_.clear();
+  const auto visit = [&](const Value& from) {
+    for (Producer* reader : from.readers) {
+      const auto is_gone = [](const Producer::Output& output) {
+        return output.value != nullptr && !output.value->has_bytes();
+      };
+      if (std::ranges::none_of(reader->outputs, is_gone)) continue;
+      if (std::exchange(reader->met, walks_) == walks_) continue;
+      cost += reader->seconds;
+      met_.push_back(reader);
+    }
+  };
+  visit(value);
+  for (std::size_t i = 0; i < met_.size() && i < kMostWalked; ++i) {
+    for (const Producer::Output& output : met_[i]->outputs) {
+      if (output.value != nullptr && !output.value->has_bytes()) visit(*output.value);
+    }
+  }
+  return cost;
+}
+
 void Tape::note_dropped(Value& value) {
-  if (!counts_classes_ || value.producer == nullptr || value.node != CostClasses::kNone) return;
+  if (neighbourhood_ != Neighbourhood::kClasses || value.producer == nullptr ||
+      value.node != CostClasses::kNone)
+    return;
   value.node = classes_.add(value.producer->seconds);
   const auto join = [&](const Value* other) {
     if (other != nullptr && other->node != CostClasses::kNone)

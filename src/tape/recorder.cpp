@@ -215,8 +215,10 @@ void Recorder::intercept(OperatorCall& call) {
   }
   const std::uint64_t start = ticks();
   call.proceed();
-  begun.producer->seconds = static_cast<double>(ticks() - start) / (kTicksPerMicrosecond * 1e6);
+  const double seconds = static_cast<double>(ticks() - start) / (kTicksPerMicrosecond * 1e6);
+  const std::uint64_t signature = begun.producer->call.signature();
   if (!lock.owns_lock()) lock.lock();
+  begun.producer->seconds = costs_.note(signature, seconds);
   end(call, facts, begun);
   if (options_.paranoid) {
     tape_.drop_all();

@@ -2,14 +2,16 @@
 #pragma once
 
 #include "libtorch/operator_interceptor.h"
+#include "tape/cost_table.h"
 #include "tape/tape.h"
 
 namespace reprise::tape {
 
 class Recorder final : public libtorch::OperatorInterceptor {
  public:
-  Recorder(const BudgetOptions& options, const plan::Heuristic& heuristic)
-      : options_(options), tape_(options, heuristic) {}
+  // The costs are those of all steps of a budget, and outlive the recorder.
+  Recorder(const BudgetOptions& options, const plan::Heuristic& heuristic, CostTable& costs)
+      : options_(options), costs_(costs), tape_(options, heuristic) {}
 
   void intercept(libtorch::OperatorCall& call) override;
   Tape& tape() { return tape_; }
@@ -23,6 +25,7 @@ class Recorder final : public libtorch::OperatorInterceptor {
   void end(libtorch::OperatorCall& call, const libtorch::OperatorFacts& facts, Begun& begun);
 
   const BudgetOptions options_;
+  CostTable& costs_;
   Tape tape_;
 };
 

@@ -48,7 +48,7 @@ void Budget::make_room(std::int64_t wanted) {
 
 Session::Session(std::shared_ptr<Budget> budget)
     : budget_(std::move(budget)),
-      recorder_(std::make_shared<Recorder>(budget_->options, *budget_->heuristic)),
+      recorder_(std::make_shared<Recorder>(budget_->options, *budget_->heuristic, budget_->costs)),
       peak_(std::make_unique<PeakScope>()) {
   {
     std::lock_guard<std::recursive_mutex> lock(libtorch::limit_mutex());

@@ -24,6 +24,7 @@ class Budget final : public libtorch::LimitKeeper {
   const Bytes limit;
   const BudgetOptions options;
   const std::unique_ptr<plan::Heuristic> heuristic;
+  CostTable costs;
   StepReport last;
   std::vector<Tape*> tapes;
   bool warned = false;

@@ -40,7 +40,7 @@ void Cell::release_hold() noexcept {
 
 Tape::Tape(const BudgetOptions& options, const plan::Heuristic& heuristic)
     : options_(options),
-      counts_classes_(heuristic.neighbourhood() != plan::Neighbourhood::kNone),
+      neighbourhood_(heuristic.neighbourhood()),
       index_(heuristic, [this](const plan::EvictionEntry& entry) { return neighbourhood(entry); }) {
 }
 

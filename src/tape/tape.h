@@ -83,7 +83,11 @@ class Tape {
   void give_bytes(Value& value, c10::Storage storage);
   void note_dropped(Value& value);
   void note_restored(Value& value);
+  // Seconds of the dropped values around it, as the heuristic counts them.
   double neighbourhood(const plan::EvictionEntry& entry);
+  double classes_around(const Value& value);
+  double walk_upstream(const Value& value);
+  double walk_downstream(const Value& value);
   void replay(Producer& producer);
   c10::Storage storage_for_replay(const Producer& producer, std::size_t slot);
   bool is_wanted(const Value& value) const {
@@ -96,12 +100,14 @@ class Tape {
   double now() const;
 
   const BudgetOptions options_;
-  const bool counts_classes_;
+  const plan::Neighbourhood neighbourhood_;
   plan::CostClasses classes_;
   plan::EvictionIndex index_;
   Cell* cells_ = nullptr;
   std::int64_t values_ = 0;
   std::vector<plan::CostClasses::Node> seen_;
+  std::uint32_t walks_ = 0;
+  std::vector<Producer*> met_;
 };
 
 }  // namespace reprise::tape

@@ -111,6 +111,8 @@ struct Producer final : Recycled<Producer, kRecycled> {
   c10::SmallVector<Output, 1> outputs;
   std::vector<std::pair<at::Generator, RandomState>> drawn;
   double seconds = 0;
+  // The walk that met it last.
+  std::uint32_t met = 0;
 };
 
 }  // namespace reprise::tape

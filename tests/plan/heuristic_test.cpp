@@ -21,6 +21,7 @@ double score(const char* name, const EvictionCandidate& candidate = kCandidate) 
 TEST(Heuristic, DividesCostByBytesTimesStaleness) {
   EXPECT_EQ(score("h_dtr"), 8.0 / 32);
   EXPECT_EQ(score("h_eq"), 8.0 / 32);
+  EXPECT_EQ(score("h_up"), 8.0 / 32);
   EXPECT_EQ(score("h_local"), 3.0 / 32);
 }
 
@@ -33,6 +34,7 @@ TEST(Heuristic, KnowsTheSimplerOnesOfThePaper) {
 TEST(Heuristic, NamesTheNeighbourhoodItNeeds) {
   EXPECT_EQ(heuristic_named("h_dtr")->neighbourhood(), Neighbourhood::kWalk);
   EXPECT_EQ(heuristic_named("h_eq")->neighbourhood(), Neighbourhood::kClasses);
+  EXPECT_EQ(heuristic_named("h_up")->neighbourhood(), Neighbourhood::kUpstream);
   for (const char* name : {"h_local", "lru", "largest", "random"}) {
     EXPECT_EQ(heuristic_named(name)->neighbourhood(), Neighbourhood::kNone) << name;
   }
@@ -51,7 +53,7 @@ TEST(Heuristic, IsInfiniteWhereNothingIsGained) {
 }
 
 TEST(Heuristic, IsFoundByEachOfItsNames) {
-  EXPECT_EQ(heuristic_names().size(), 6U);
+  EXPECT_EQ(heuristic_names().size(), 7U);
   for (const std::string& name : heuristic_names()) EXPECT_EQ(heuristic_named(name)->name(), name);
 }
 
@@ -61,8 +63,8 @@ TEST(Heuristic, RefusesOtherNamesAndListsThem) {
     FAIL();
   } catch (const UsageError& error) {
     EXPECT_STREQ(error.what(),
-                 "\"h_drt\" is not a heuristic: choose one of h_dtr, h_eq, h_local, lru, largest, "
-                 "random");
+                 "\"h_drt\" is not a heuristic: choose one of h_dtr, h_eq, h_up, h_local, lru, "
+                 "largest, random");
   }
 }
 

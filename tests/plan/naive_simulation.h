@@ -103,8 +103,9 @@ class NaiveSimulation {
       std::set<int> classes;
       for (const Index each : dropped_beside(value, true, true)) classes.insert(class_of_[each]);
       for (const int each : classes) sum += class_cost_[each];
-    } else if (heuristic_.neighbourhood() == Neighbourhood::kWalk) {
+    } else if (heuristic_.neighbourhood() != Neighbourhood::kNone) {
       for (const bool upstream : {true, false}) {
+        if (!upstream && heuristic_.neighbourhood() == Neighbourhood::kUpstream) continue;
         std::set<Index> found;
         const std::function<void(Index)> walk = [&](Index at) {
           for (const Index each : dropped_beside(at, upstream, !upstream)) {
