@@ -96,10 +96,13 @@ OperatorFacts work_out(const OperatorHandle& op) {
                   std::any_of(schema.returns().begin(), schema.returns().end(), is_view);
   facts.metadata_only = reads_metadata_only(name);
   const auto takes_tensors = [](const Argument& argument) {
-    return holds_tensors(*argument.type());
+    return holds_tensors(*argument.type()) && !argument.is_out();
+  };
+  const auto is_out = [&](const OperatorFacts::Write& write) {
+    return schema.arguments()[write.argument].is_out();
   };
   facts.makes_new =
-      facts.writes.empty() && !facts.aliases && !facts.metadata_only &&
+      std::ranges::all_of(facts.writes, is_out) && !facts.aliases && !facts.metadata_only &&
       (name.ends_with("_like") || name.starts_with("aten::new_") ||
        std::none_of(schema.arguments().begin(), schema.arguments().end(), takes_tensors));
   facts.composite = op.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd);

@@ -46,7 +46,8 @@ struct OperatorFacts {
   // Results are no tensors, and no data of an argument is read: sizes, dtypes, flags.
   bool metadata_only = false;
 
-  // A result is new memory that depends on no tensor's values: zeros, empty_like, rand.
+  // A result is new memory that depends on no tensor's values: zeros, empty_like, rand. Or memory
+  // that is given to be such (out=).
   bool makes_new = false;
 
   // How it is dispatched: made of other operators, which is what backends see of it; with a kernel

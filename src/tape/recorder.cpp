@@ -23,14 +23,19 @@ bool is_view(const c10::FunctionSchema& schema) {
   });
 }
 
+// Operators that make of a new tensor what a factory could have made. Like a factory's it may be
+// filled further in ways that are not seen.
+bool makes_new_in_place(std::string_view name) {
+  return name == "aten::fill_" || name == "aten::zero_" || name == "aten::normal_" ||
+         name == "aten::uniform_" || name == "aten::random_" || name == "aten::exponential_";
+}
+
 // Operators that write to all elements of what they are given without a look at them.
 bool overwrites(const OperatorCall& call, std::size_t argument) {
   const std::string_view name = call.schema().name();
   if (call.schema().arguments()[argument].is_out()) return true;
   return argument == 0 &&
-         (name == "aten::copy_" || name == "aten::fill_" || name == "aten::zero_" ||
-          name == "aten::normal_" || name == "aten::uniform_" || name == "aten::bernoulli_" ||
-          name == "aten::random_" || name == "aten::exponential_");
+         (name == "aten::copy_" || name == "aten::bernoulli_" || makes_new_in_place(name));
 }
 
 }  // namespace
@@ -97,6 +102,8 @@ void Recorder::begin(OperatorCall& call, const OperatorFacts& facts, Begun& begu
     producer.inputs.push_back({&value, value.size, Producer::Use::kRead});
   }
   for (const OperatorFacts::Write& write : facts.writes) {
+    // A tensor that is given another shape or memory: no bytes change.
+    if (facts.writes_no_data) break;
     if (!write.happens(arguments)) continue;
     std::int16_t slot = 0;
     libtorch::visit_arguments(arguments, [&](const at::Tensor& tensor, std::size_t argument, int) {
@@ -128,18 +135,21 @@ void Recorder::begin(OperatorCall& call, const OperatorFacts& facts, Begun& begu
 void Recorder::end(OperatorCall& call, const OperatorFacts& facts, Begun& begun) {
   begun.unpin();
   Producer* const producer = begun.records ? begun.producer.get() : nullptr;
+  // New tensors are filled in ways that are not seen.
+  Producer* const maker = facts.makes_new ? nullptr : producer;
+  const bool may_be_new = makes_new_in_place(call.schema().name());
   for (const auto& write : begun.writes) {
     Cell* const cell = Tape::cell_of(write.tensor);
     if (cell == nullptr) continue;  // it was given other memory
     Value& old = *cell->value;
     const bool was_root = old.producer == nullptr;
     Value& value = cell->tape.new_version(*cell);
-    if (producer != nullptr && cell->own && (!was_root || write.covers)) {
-      tape_.set_producer(value, *producer, write.slot);
+    // An operator may have made the tensor smaller.
+    if (write.covers && !libtorch::covers_storage(write.tensor)) continue;
+    if (maker != nullptr && cell->own && (!was_root || (write.covers && !may_be_new))) {
+      tape_.set_producer(value, *maker, write.slot);
     }
   }
-  // New tensors are filled in ways that are not seen.
-  Producer* const maker = facts.makes_new ? nullptr : producer;
   const auto results = call.results();
   const auto& declared = call.schema().returns();
   for (std::size_t i = 0; i < results.size(); ++i) {
