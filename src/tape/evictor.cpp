@@ -113,15 +113,17 @@ void Tape::note_restored(Value& value) {
   value.node = CostClasses::kNone;
 }
 
-std::uint64_t Tape::hash_of(const Value& value) {
-  const void* const data =
-      value.cell != nullptr ? ManagedMemory::memory_of(*value.cell).get() : value.detached.data();
-  return XXH3_64bits(data, static_cast<std::size_t>(value.size));
+std::uint64_t Tape::hash_of(const void* data, std::int64_t size) {
+  return XXH3_64bits(data, static_cast<std::size_t>(size));
 }
 
 void Tape::drop(Value& value) {
   leave_index(value);
-  if (options_.verify) value.hash = hash_of(value);
+  if (options_.verify) {
+    const void* const data =
+        value.cell != nullptr ? ManagedMemory::memory_of(*value.cell).get() : value.detached.data();
+    value.hash = hash_of(data, value.size);
+  }
   ++report.dropped;
   report.dropped_bytes += Bytes(value.size);
   note_dropped(value);

@@ -47,7 +47,8 @@ class DrawingAgain {
 
 c10::Storage Tape::storage_for_replay(const Producer& producer, std::size_t slot) {
   const Producer::Input& input = producer.inputs[slot];
-  if (input.use == Producer::Use::kScratch) return new_storage(input.bytes);
+  // What has no bytes may be detached without a storage.
+  if (input.use == Producer::Use::kScratch || input.bytes == 0) return new_storage(input.bytes);
   Value& value = *input.value;
   if (input.use == Producer::Use::kUpdate && value.cell == nullptr && value.producer != nullptr &&
       value.readers.size() == 1) {
@@ -69,7 +70,18 @@ c10::Storage Tape::storage_for_replay(const Producer& producer, std::size_t slot
   return copy;
 }
 
+// Other bytes than those that were dropped are not taken: the value stays gone, and the next reader
+// is told, too.
 void Tape::give_bytes(Value& value, c10::Storage storage) {
+  if (value.hash && *value.hash != hash_of(storage.data(), value.size)) {
+    throw DeterminismError(
+        "memory budget: the values of a result of " + value.producer->call.name() + " (" +
+        to_string(Bytes(value.size)) +
+        ") differ from those that were dropped, now that the operator was run again. Something "
+        "that it reads was changed past LibTorch's operators (through a pointer), or it does not "
+        "compute the same twice");
+  }
+  value.hash.reset();
   if (value.cell == nullptr) {
     value.detached = std::move(storage);
   } else {
@@ -78,15 +90,6 @@ void Tape::give_bytes(Value& value, c10::Storage storage) {
   }
   note_restored(value);
   update_entry(value);
-  if (!value.hash) return;
-  if (*std::exchange(value.hash, std::nullopt) != hash_of(value)) {
-    throw DeterminismError(
-        "memory budget: the values of a result of " + value.producer->call.name() + " (" +
-        to_string(Bytes(value.size)) +
-        ") differ from those that were dropped, now that the operator was run again. Something "
-        "that it reads was changed past LibTorch's operators (through a pointer), or it does not "
-        "compute the same twice");
-  }
 }
 
 void Tape::replay(Producer& producer) {

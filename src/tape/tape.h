@@ -79,7 +79,7 @@ class Tape {
   void update_entry(Value& value);
   void leave_index(Value& value);
   void drop(Value& value);
-  static std::uint64_t hash_of(const Value& value);
+  static std::uint64_t hash_of(const void* data, std::int64_t size);
   void give_bytes(Value& value, c10::Storage storage);
   void note_dropped(Value& value);
   void note_restored(Value& value);
