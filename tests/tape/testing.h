@@ -5,6 +5,11 @@
 #include <reprise/memory.h>
 #include <reprise/memory_budget.h>
 
+#include <atomic>
+#include <functional>
+#include <thread>
+#include <vector>
+
 #include "tests/region/testing.h"
 
 namespace reprise::testing {
@@ -38,6 +43,38 @@ template <class F>
   const Tensors mine = gradients_under(budget, forward, leaves);
   if (budget.report().replayed == 0) return ::testing::AssertionFailure() << "nothing was replayed";
   return same_bits(mine, plain);
+}
+
+// `f(scope)` outside of steps, and in one: what a test does with tensors that are not leaves.
+// Bitwise equal results, and something was replayed.
+template <class F>
+::testing::AssertionResult does_the_same_when_all_is_dropped(
+    const F& f, const BudgetOptions& options = paranoid()) {
+  at::manual_seed(7);
+  const Tensors plain = f();
+  MemoryBudget budget(GiB(64), options);
+  at::manual_seed(7);
+  Tensors mine;
+  {
+    auto step = budget.step();
+    mine = f();
+    step.finish();
+  }
+  if (budget.report().replayed == 0) return ::testing::AssertionFailure() << "nothing was replayed";
+  return same_bits(mine, plain);
+}
+
+// Runs `f(index)` on each of `count` threads, all released at the same moment.
+inline void on_threads(int count, const std::function<void(int)>& f) {
+  std::atomic<int> waiting{0};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < count; ++i) {
+    threads.emplace_back([&, i] {
+      for (++waiting; waiting < count;) std::this_thread::yield();
+      f(i);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
 }
 
 }  // namespace reprise::testing
