@@ -98,6 +98,12 @@ OperatorFacts work_out(const OperatorHandle& op) {
   const auto takes_tensors = [](const Argument& argument) {
     return holds_tensors(*argument.type()) && !argument.is_out();
   };
+  const auto is_alias = [](const Argument& result) { return result.alias_info() != nullptr; };
+  facts.only_views = facts.writes.empty() && !schema.returns().empty() &&
+                     std::ranges::all_of(schema.returns(), is_alias) &&
+                     std::ranges::count_if(schema.arguments(), takes_tensors) == 1;
+  facts.communicates = name.starts_with("c10d::") || name.starts_with("_c10d_functional") ||
+                       name.starts_with("symm_mem::");
   const auto is_out = [&](const OperatorFacts::Write& write) {
     return schema.arguments()[write.argument].is_out();
   };

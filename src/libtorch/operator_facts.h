@@ -43,6 +43,11 @@ struct OperatorFacts {
   bool writes_no_data = false;
   // A result may share the memory of an argument that is not written to: a view.
   bool aliases = false;
+  // Makes views of its one tensor, of which no data is read.
+  bool only_views = false;
+  // Goes on with its arguments and results after it has returned, with other processes: a
+  // collective.
+  bool communicates = false;
   // Results are no tensors, and no data of an argument is read: sizes, dtypes, flags.
   bool metadata_only = false;
 

@@ -1,5 +1,8 @@
 #include "libtorch/recorded_call.h"
 
+#include <ATen/NestedTensorImpl.h>
+#include <ATen/SparseCsrTensorImpl.h>
+#include <ATen/SparseTensorImpl.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/GradMode.h>
@@ -61,6 +64,40 @@ bool is_plain(const at::Tensor& tensor, c10::DeviceType device) {
   const std::uint64_t others = impl.key_set().raw_repr() & ~kPlainKeys.raw_repr();
   return others == 0 && impl.has_storage() && impl.device_type() == device &&
          !impl.has_symbolic_sizes_strides() && impl.layout() == c10::kStrided;
+}
+
+void visit_storages(const at::Tensor& tensor,
+                    const std::function<void(const c10::Storage&)>& visit) {
+  if (!tensor.defined()) return;
+  c10::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
+  if (impl->has_storage()) visit(impl->unsafe_storage());
+  if (const auto* nested = dynamic_cast<const at::native::NestedTensorImpl*>(impl)) {
+    visit_storages(nested->get_nested_sizes(), visit);
+    visit_storages(nested->get_nested_strides(), visit);
+    visit_storages(nested->get_storage_offsets(), visit);
+  } else if (const auto* sparse = dynamic_cast<const at::SparseTensorImpl*>(impl)) {
+    visit_storages(sparse->indices(), visit);
+    visit_storages(sparse->values(), visit);
+  } else if (const auto* compressed = dynamic_cast<const at::SparseCsrTensorImpl*>(impl)) {
+    visit_storages(compressed->compressed_indices(), visit);
+    visit_storages(compressed->plain_indices(), visit);
+    visit_storages(compressed->values(), visit);
+  }
+}
+
+void visit_deeper(const c10::IValue& argument,
+                  const std::function<void(const at::Tensor&)>& visit) {
+  if (argument.isTensor()) {
+    visit(argument.toTensor());
+  } else if (argument.isList()) {
+    for (const c10::IValue& element : argument.toListRef()) visit_deeper(element, visit);
+  } else if (argument.isTuple()) {
+    for (const c10::IValue& element : argument.toTupleRef().elements()) {
+      visit_deeper(element, visit);
+    }
+  } else if (argument.isGenericDict()) {
+    for (const auto& entry : argument.toGenericDict()) visit_deeper(entry.value(), visit);
+  }
 }
 
 bool covers_storage(const at::Tensor& tensor) {

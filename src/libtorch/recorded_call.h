@@ -36,6 +36,10 @@ struct TensorForm {
 // A tensor that is nothing but strided elements on a storage of this kind of device: neither
 // sparse, nested, quantized nor a wrapper, with memory, and on no other device.
 bool is_plain(const at::Tensor& tensor, c10::DeviceType device);
+// The storages that a tensor has its data on, or in the tensors that it is made of: of one that is
+// sparse the indices and values, of one that is nested the buffer and the sizes.
+void visit_storages(const at::Tensor& tensor,
+                    const std::function<void(const c10::Storage&)>& visit);
 // Whether writing all of the tensor's elements writes every byte of its storage.
 bool covers_storage(const at::Tensor& tensor);
 
@@ -70,8 +74,18 @@ class RecordedCall {
   bool grad_mode_;
 };
 
-// Calls `visit(tensor, argument, element)` for each tensor, defined or not; element is -1 for one
-// that stands alone.
+// The tensors in an argument that visit_arguments() passes over: lists of lists, dictionaries.
+void visit_deeper(const c10::IValue& argument, const std::function<void(const at::Tensor&)>& visit);
+// Whether there may be any.
+inline bool may_go_deeper(const c10::IValue& argument) {
+  if (argument.isGenericDict() || argument.isTuple()) return true;
+  if (!argument.isList()) return false;
+  const auto list = argument.toListRef();
+  return !list.empty() && (list[0].isList() || list[0].isGenericDict() || list[0].isTuple());
+}
+
+// Calls `visit(tensor, argument, element)` for each tensor that is an argument or stands in a list
+// that is one, defined or not; element is -1 for one that stands alone.
 template <class F>
 void visit_arguments(at::ArrayRef<c10::IValue> arguments, F&& visit) {
   for (std::size_t i = 0; i < arguments.size(); ++i) {

@@ -17,10 +17,11 @@ using libtorch::OperatorCall;
 using libtorch::OperatorFacts;
 using Lock = std::unique_lock<std::recursive_mutex>;
 
-bool is_view(const c10::FunctionSchema& schema) {
-  return !schema.returns().empty() && std::ranges::all_of(schema.returns(), [](const auto& result) {
-    return result.alias_info() != nullptr;
-  });
+// What is sparse or nested is copied by some operators that make views of other tensors.
+bool is_strided(const c10::IValue& argument) {
+  if (!argument.isTensor() || !argument.toTensor().defined()) return false;
+  const at::Tensor& tensor = argument.toTensor();
+  return tensor.layout() == c10::kStrided && !tensor.is_nested();
 }
 
 // Operators that make of a new tensor what a factory could have made. Like a factory's it may be
@@ -54,6 +55,11 @@ struct Recorder::Begun {
     unpin();
     if (producer != nullptr && is_reader) tape.discard(producer.release());
   }
+  void pin(Cell& cell) {
+    cell.tape.pin(*cell.value);
+    pinned.push_back({&cell.tape, cell.value});
+    cell.tape.touch(*cell.value);
+  }
   void unpin() {
     for (const Pinned& each : pinned) each.tape->unpin(*each.value);
     pinned.clear();
@@ -70,37 +76,67 @@ struct Recorder::Begun {
   };
   c10::SmallVector<Pinned, 4> pinned;
   c10::SmallVector<Write, 1> writes;
+  // Parts of sparse tensors and the like that are written to.
+  std::vector<c10::Storage> written_parts;
   // Something about the call is beyond the tape: what it makes are roots.
   bool records = true;
   bool is_reader = false;
 };
 
+// Of a tensor that is not plain, what it is made of has its bytes while the operator runs.
+void Recorder::begin_parts(const at::Tensor& tensor, bool is_written, Begun& begun) {
+  begun.records = false;
+  libtorch::visit_storages(tensor, [&](const c10::Storage& storage) {
+    Cell* const cell = Tape::cell_of(storage);
+    if (cell == nullptr) return;
+    begun.pin(*cell);
+    if (is_written) begun.written_parts.push_back(storage);
+  });
+}
+
 // Values are pinned before any is restored, or one would go for another.
 void Recorder::begin(OperatorCall& call, const OperatorFacts& facts, Begun& begun) {
   const auto arguments = call.arguments();
-  libtorch::visit_arguments(arguments, [&](const at::Tensor& tensor, std::size_t, int) {
+  const auto is_written = [&](std::size_t argument) {
+    return std::ranges::any_of(facts.writes, [&](const OperatorFacts::Write& write) {
+      return write.argument == argument && write.happens(arguments);
+    });
+  };
+  libtorch::visit_arguments(arguments, [&](const at::Tensor& tensor, std::size_t argument, int) {
     if (!tensor.defined()) return;
     if (!libtorch::is_plain(tensor, c10::kCPU)) {
-      begun.records = false;
-      return;
+      return begin_parts(tensor, is_written(argument), begun);
     }
-    Value& value = tape_.value_of(tensor);
-    Tape& tape = value.cell->tape;
-    tape.pin(value);
-    begun.pinned.push_back({&tape, &value});
-    tape.touch(value);
-    if (value.cell->foreign || &tape != &tape_) begun.records = false;
+    Cell& cell = *tape_.value_of(tensor).cell;
+    begun.pin(cell);
+    if (cell.foreign || &cell.tape != &tape_) begun.records = false;
   });
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    if (!libtorch::may_go_deeper(arguments[i])) continue;
+    libtorch::visit_deeper(
+        arguments[i], [&](const at::Tensor& tensor) { begin_parts(tensor, is_written(i), begun); });
+  }
   for (const auto& [tape, value] : begun.pinned) tape->restore(*value);
   if (facts.changes_shape || facts.writes_no_data) begun.records = false;
+  if (facts.communicates) {
+    begun.records = false;
+    for (const auto& [tape, value] : begun.pinned) tape->make_root(*value);
+  }
+  begin_record(call, begun);
+  begin_writes(call, facts, begun);
+}
 
+void Recorder::begin_record(const OperatorCall& call, Begun& begun) {
+  if (!begun.records) return;
   begun.producer = std::make_unique<Producer>(call);
   Producer& producer = *begun.producer;
-  const auto& slots = producer.call.slots();
-  for (std::size_t i = 0; begun.records && i < slots.size(); ++i) {
-    Value& value = *begun.pinned[i].value;
-    producer.inputs.push_back({&value, value.size, Producer::Use::kRead});
+  for (const auto& [tape, value] : begun.pinned) {
+    producer.inputs.push_back({value, value->size, Producer::Use::kRead});
   }
+}
+
+void Recorder::begin_writes(OperatorCall& call, const OperatorFacts& facts, Begun& begun) {
+  const auto arguments = call.arguments();
   for (const OperatorFacts::Write& write : facts.writes) {
     // A tensor that is given another shape or memory: no bytes change.
     if (facts.writes_no_data) break;
@@ -115,21 +151,22 @@ void Recorder::begin(OperatorCall& call, const OperatorFacts& facts, Begun& begu
       if (!begun.records) return;
       // Hidden writes (running statistics) change nothing that the results depend on.
       const bool hidden = call.schema().arguments()[argument].alias_info() == nullptr;
-      Producer::Input& input = producer.inputs[static_cast<std::size_t>(mine)];
+      Producer::Input& input = begun.producer->inputs[static_cast<std::size_t>(mine)];
       input.use = covers || hidden ? Producer::Use::kScratch : Producer::Use::kUpdate;
       if (input.use == Producer::Use::kScratch) input.value = nullptr;
     });
   }
   if (begun.records) {
     begun.is_reader = true;
-    for (const Producer::Input& input : producer.inputs) {
-      if (input.value != nullptr) tape_.read(producer, *input.value);
+    for (const Producer::Input& input : begun.producer->inputs) {
+      if (input.value != nullptr) tape_.read(*begun.producer, *input.value);
     }
   }
-  for (const auto& write : begun.writes) {
-    Value& old = tape_.value_of(write.tensor);
+  const auto protect = [](Value& old) {
     if (old.producer == nullptr) old.cell->tape.protect_readers(old);
-  }
+  };
+  for (const auto& write : begun.writes) protect(tape_.value_of(write.tensor));
+  for (const c10::Storage& part : begun.written_parts) protect(*Tape::cell_of(part)->value);
 }
 
 void Recorder::end(OperatorCall& call, const OperatorFacts& facts, Begun& begun) {
@@ -142,6 +179,8 @@ void Recorder::end(OperatorCall& call, const OperatorFacts& facts, Begun& begun)
     Cell* const cell = Tape::cell_of(write.tensor);
     if (cell == nullptr) continue;  // it was given other memory
     Value& old = *cell->value;
+    // Several views of one memory have one new value.
+    if (producer != nullptr && old.producer == producer) continue;
     const bool was_root = old.producer == nullptr;
     Value& value = cell->tape.new_version(*cell);
     // An operator may have made the tensor smaller.
@@ -149,6 +188,9 @@ void Recorder::end(OperatorCall& call, const OperatorFacts& facts, Begun& begun)
     if (maker != nullptr && cell->own && (!was_root || (write.covers && !may_be_new))) {
       tape_.set_producer(value, *maker, write.slot);
     }
+  }
+  for (const c10::Storage& part : begun.written_parts) {
+    if (Cell* const cell = Tape::cell_of(part)) cell->tape.new_version(*cell);
   }
   const auto results = call.results();
   const auto& declared = call.schema().returns();
@@ -212,23 +254,23 @@ void Recorder::intercept(OperatorCall& call) {
   const OperatorFacts& facts = libtorch::facts_of(call.handle());
   // Views and questions about sizes read no bytes.
   if (facts.metadata_only) return;
-  if (facts.writes.empty() && is_view(call.schema())) return note_gradient(call);
+  if (facts.only_views && is_strided(call.arguments()[0])) return note_gradient(call);
   const Running here(call.schema());
   Lock lock(libtorch::limit_mutex());
   Begun begun(tape_);
   begin(call, facts, begun);
   const auto generator = libtorch::generator_of_draw(facts, call.arguments());
-  if (generator) {
+  if (generator && begun.producer != nullptr) {
     begun.producer->drawn.emplace_back(*generator, RandomState::of_generators({&*generator, 1}));
-  } else {
-    lock.unlock();
   }
+  if (!generator) lock.unlock();
   const std::uint64_t start = ticks();
   call.proceed();
   const double seconds = static_cast<double>(ticks() - start) / (kTicksPerMicrosecond * 1e6);
-  const std::uint64_t signature = begun.producer->call.signature();
+  const std::uint64_t signature =
+      begun.producer != nullptr ? begun.producer->call.signature() : 0;
   if (!lock.owns_lock()) lock.lock();
-  begun.producer->seconds = costs_.note(signature, seconds);
+  if (begun.producer != nullptr) begun.producer->seconds = costs_.note(signature, seconds);
   end(call, facts, begun);
   if (options_.paranoid) {
     tape_.drop_all();

@@ -22,6 +22,10 @@ class Recorder final : public libtorch::OperatorInterceptor {
   struct Begun;
   void note_gradient(const libtorch::OperatorCall& call);
   void begin(libtorch::OperatorCall& call, const libtorch::OperatorFacts& facts, Begun& begun);
+  void begin_parts(const at::Tensor& tensor, bool is_written, Begun& begun);
+  void begin_record(const libtorch::OperatorCall& call, Begun& begun);
+  void begin_writes(libtorch::OperatorCall& call, const libtorch::OperatorFacts& facts,
+                    Begun& begun);
   void end(libtorch::OperatorCall& call, const libtorch::OperatorFacts& facts, Begun& begun);
 
   const BudgetOptions options_;

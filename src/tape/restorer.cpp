@@ -45,6 +45,24 @@ class DrawingAgain {
 
 }  // namespace
 
+namespace {
+
+// The slot by which the call writes to what it is given in `slot`, which may be another one: a
+// list may hold several views of one tensor. `slot` if there is none.
+std::size_t updating_slot(const Producer& producer, std::size_t slot) {
+  const Producer::Input& input = producer.inputs[slot];
+  if (input.value == nullptr || std::ranges::count(input.value->readers, &producer) < 2) {
+    return slot;
+  }
+  for (std::size_t i = 0; i < producer.inputs.size(); ++i) {
+    const Producer::Input& other = producer.inputs[i];
+    if (other.value == input.value && other.use == Producer::Use::kUpdate) return i;
+  }
+  return slot;
+}
+
+}  // namespace
+
 c10::Storage Tape::storage_for_replay(const Producer& producer, std::size_t slot) {
   const Producer::Input& input = producer.inputs[slot];
   // What has no bytes may be detached without a storage.
@@ -99,8 +117,9 @@ void Tape::replay(Producer& producer) {
   {
     const DrawingAgain drawing(producer);
     results = producer.call.run([&](std::size_t slot) {
-      given[slot] = storage_for_replay(producer, slot);
-      return given[slot];
+      c10::Storage& storage = given[updating_slot(producer, slot)];
+      if (!storage) storage = storage_for_replay(producer, updating_slot(producer, slot));
+      return given[slot] = storage;
     });
   }
   ++report.replayed;

@@ -48,8 +48,8 @@ Tape::~Tape() { close(/*may_throw=*/false); }
 
 double Tape::now() const { return static_cast<double>(ticks()) / (kTicksPerMicrosecond * 1e6); }
 
-Cell* Tape::cell_of(const at::Tensor& tensor) {
-  return static_cast<Cell*>(ManagedMemory::manager_of(*tensor.storage().unsafeGetStorageImpl()));
+Cell* Tape::cell_of(const c10::Storage& storage) {
+  return static_cast<Cell*>(ManagedMemory::manager_of(*storage.unsafeGetStorageImpl()));
 }
 
 Value& Tape::value_of(const at::Tensor& tensor) {

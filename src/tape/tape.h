@@ -23,7 +23,8 @@ class Tape {
   // The value that a plain tensor holds now; of a storage that is new here, a root.
   Value& value_of(const at::Tensor& tensor);
   // Null if the storage is not managed.
-  static Cell* cell_of(const at::Tensor& tensor);
+  static Cell* cell_of(const at::Tensor& tensor) { return cell_of(tensor.storage()); }
+  static Cell* cell_of(const c10::Storage& storage);
 
   // Recording.
   void read(Producer& producer, Value& value);
