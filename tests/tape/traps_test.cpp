@@ -333,6 +333,20 @@ TEST(Trap, AnOutThatBecomesSmallerKeepsWhatLiesBehindIt) {
   }));
 }
 
+TEST(Trap, SeveralViewsOfOneMemoryAreWrittenByOneCall) {
+  EXPECT_TRUE(does_the_same_when_all_is_dropped([] {
+    const Tensor x = at::randn({4, 6}).sin();
+    const Tensor h = x.exp(), rows = x.cos(), square = x * 2;
+    at::_foreach_add_({h[0], h[2]}, {h[1], rows[2]});
+    at::_foreach_mul_({rows[0], rows[3], h[3]}, 3);
+    Tensor least = h.select(0, 1), most = h.select(0, 2);
+    at::aminmax_out(least, most, x, 0);
+    square.mul_(square);
+    square[1].add_(square[2]);
+    return Tensors{h, rows, square};
+  }));
+}
+
 TEST(Trap, ARootWhoseLastHolderLetsGoIsThereForReplays) {
   const Tensor x = leaf({4, 6});
   EXPECT_TRUE(is_right_when_all_is_dropped(
