@@ -91,8 +91,9 @@ void Tape::read(Producer& producer, Value& value) { value.readers.push_back(&pro
 
 void Tape::add_result(Producer* producer, const at::Tensor& tensor, std::int16_t result,
                       std::int16_t element) {
-  const bool own =
-      libtorch::is_counted_memory(tensor.storage().data_ptr()) && tensor.storage().use_count() == 1;
+  // Nobody but the caller has it: an operator that keeps its result may read it unseen.
+  const bool own = libtorch::is_counted_memory(tensor.storage().data_ptr()) &&
+                   tensor.storage().use_count() == 1 && tensor.use_count() == 1;
   Value& value = value_of(tensor);
   value.cell->own = own;
   if (!own || producer == nullptr) return;
