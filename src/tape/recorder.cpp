@@ -47,6 +47,8 @@ struct Recorder::Begun {
     at::Tensor tensor;
     std::int16_t slot;
     bool covers;
+    // What it held before. Another step that this one is inside of may have renewed it meanwhile.
+    const Value* old;
   };
   explicit Begun(Tape& of) : tape(of) {}
   // The call may have ended in an exception, without the lock.
@@ -77,7 +79,11 @@ struct Recorder::Begun {
   c10::SmallVector<Pinned, 4> pinned;
   c10::SmallVector<Write, 1> writes;
   // Parts of sparse tensors and the like that are written to.
-  std::vector<c10::Storage> written_parts;
+  struct PartWrite {
+    c10::Storage storage;
+    const Value* old;
+  };
+  std::vector<PartWrite> written_parts;
   // Something about the call is beyond the tape: what it makes are roots.
   bool records = true;
   bool is_reader = false;
@@ -90,7 +96,7 @@ void Recorder::begin_parts(const at::Tensor& tensor, bool is_written, Begun& beg
     Cell* const cell = Tape::cell_of(storage);
     if (cell == nullptr) return;
     begun.pin(*cell);
-    if (is_written) begun.written_parts.push_back(storage);
+    if (is_written) begun.written_parts.push_back({storage, cell->value});
   });
 }
 
@@ -147,7 +153,7 @@ void Recorder::begin_writes(OperatorCall& call, const OperatorFacts& facts, Begu
       const std::int16_t mine = slot++;
       if (argument != write.argument || !libtorch::is_plain(tensor, c10::kCPU)) return;
       const bool covers = libtorch::covers_storage(tensor) && overwrites(call, argument);
-      begun.writes.push_back({tensor, mine, covers});
+      begun.writes.push_back({tensor, mine, covers, &tape_.value_of(tensor)});
       if (!begun.records) return;
       // Hidden writes (running statistics) change nothing that the results depend on.
       const bool hidden = call.schema().arguments()[argument].alias_info() == nullptr;
@@ -166,22 +172,19 @@ void Recorder::begin_writes(OperatorCall& call, const OperatorFacts& facts, Begu
     if (old.producer == nullptr) old.cell->tape.protect_readers(old);
   };
   for (const auto& write : begun.writes) protect(tape_.value_of(write.tensor));
-  for (const c10::Storage& part : begun.written_parts) protect(*Tape::cell_of(part)->value);
+  for (const auto& part : begun.written_parts) protect(*Tape::cell_of(part.storage)->value);
 }
 
 void Recorder::end(OperatorCall& call, const OperatorFacts& facts, Begun& begun) {
-  begun.unpin();
   Producer* const producer = begun.records ? begun.producer.get() : nullptr;
   // New tensors are filled in ways that are not seen.
   Producer* const maker = facts.makes_new ? nullptr : producer;
   const bool may_be_new = makes_new_in_place(call.schema().name());
   for (const auto& write : begun.writes) {
     Cell* const cell = Tape::cell_of(write.tensor);
-    if (cell == nullptr) continue;  // it was given other memory
-    Value& old = *cell->value;
-    // Several views of one memory have one new value.
-    if (producer != nullptr && old.producer == producer) continue;
-    const bool was_root = old.producer == nullptr;
+    // It was given other memory, or is one of several views of what has its new value already.
+    if (cell == nullptr || cell->value != write.old) continue;
+    const bool was_root = write.old->producer == nullptr;
     Value& value = cell->tape.new_version(*cell);
     // An operator may have made the tensor smaller.
     if (write.covers && !libtorch::covers_storage(write.tensor)) continue;
@@ -189,9 +192,11 @@ void Recorder::end(OperatorCall& call, const OperatorFacts& facts, Begun& begun)
       tape_.set_producer(value, *maker, write.slot);
     }
   }
-  for (const c10::Storage& part : begun.written_parts) {
-    if (Cell* const cell = Tape::cell_of(part)) cell->tape.new_version(*cell);
+  for (const auto& part : begun.written_parts) {
+    Cell* const cell = Tape::cell_of(part.storage);
+    if (cell != nullptr && cell->value == part.old) cell->tape.new_version(*cell);
   }
+  begun.unpin();
   const auto results = call.results();
   const auto& declared = call.schema().returns();
   for (std::size_t i = 0; i < results.size(); ++i) {

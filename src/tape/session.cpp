@@ -9,6 +9,16 @@
 #include <utility>
 
 namespace reprise::tape {
+namespace {
+
+// Of the steps under way, of all budgets: the bytes are those of one device, and what one step made
+// may have to go for another.
+std::vector<Tape*>& open_tapes() {
+  static auto* tapes = new std::vector<Tape*>;
+  return *tapes;
+}
+
+}  // namespace
 
 Budget::Budget(Bytes most, BudgetOptions chosen)
     : limit(most), options(std::move(chosen)), heuristic(plan::heuristic_named(options.heuristic)) {
@@ -19,11 +29,12 @@ Budget::Budget(Bytes most, BudgetOptions chosen)
 }
 
 void Budget::make_room(std::int64_t wanted) {
+  const auto drops = [](Tape* tape) { return tape->drop_one(); };
   while (live_bytes().count + wanted > limit.count) {
-    if (std::ranges::any_of(tapes, [](Tape* tape) { return tape->drop_one(); })) continue;
+    if (std::ranges::any_of(tapes, drops) || std::ranges::any_of(open_tapes(), drops)) continue;
     const Bytes live = live_bytes();
     Tape::Undroppable kept;
-    for (const Tape* tape : tapes) {
+    for (const Tape* tape : open_tapes()) {
       const Tape::Undroppable more = tape->undroppable();
       kept.roots += more.roots;
       kept.pinned += more.pinned;
@@ -54,6 +65,7 @@ Session::Session(std::shared_ptr<Budget> budget)
     std::lock_guard<std::recursive_mutex> lock(libtorch::limit_mutex());
     budget_->warned = false;
     budget_->tapes.push_back(&recorder_->tape());
+    open_tapes().push_back(&recorder_->tape());
   }
   limit_.emplace(*budget_);
   interceptor_.emplace(recorder_, libtorch::Reach::kBackwardAsWell);
@@ -71,6 +83,7 @@ void Session::end() {
   recorder_->tape().close(/*may_throw=*/false);
   limit_.reset();
   std::erase(budget_->tapes, &recorder_->tape());
+  std::erase(open_tapes(), &recorder_->tape());
   recorder_->tape().report.peak = peak_->peak();
   budget_->last = recorder_->tape().report;
 }

@@ -5,7 +5,6 @@
 #include <torch/torch.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
-
 #include "tests/tape/testing.h"
 
 namespace reprise {

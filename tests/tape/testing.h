@@ -64,6 +64,16 @@ template <class F>
   return same_bits(mine, plain);
 }
 
+// `share` of what `run` takes above the bytes that are live now, as the limit of a budget.
+template <class F>
+Bytes limit_at(double share, const F& run) {
+  run();
+  const PeakScope scope;
+  run();
+  return live_bytes() + Bytes(static_cast<std::int64_t>(
+                            share * static_cast<double>(scope.peak_above_start().count)));
+}
+
 // Runs `f(index)` on each of `count` threads, all released at the same moment.
 inline void on_threads(int count, const std::function<void(int)>& f) {
   std::atomic<int> waiting{0};
