@@ -44,6 +44,12 @@ MemoryManager* ManagedMemory::manager_of(c10::StorageImpl& storage) {
   return data.get_deleter() == &release ? static_cast<MemoryManager*>(data.get_context()) : nullptr;
 }
 
+std::uint64_t ManagedMemory::identity_of(const c10::StorageImpl& storage) {
+  auto& mutable_storage = const_cast<c10::StorageImpl&>(storage);
+  if (const MemoryManager* const manager = manager_of(mutable_storage)) return manager->number_;
+  return reinterpret_cast<std::uintptr_t>(mutable_storage._mutable_data_ptr_no_checks().get());
+}
+
 void ManagedMemory::manage(c10::StorageImpl& storage, MemoryManager& manager) {
   c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
   manager.memory_ = std::move(data);

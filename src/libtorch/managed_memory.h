@@ -42,6 +42,9 @@ struct ManagedMemory {
   // Null if the storage is not managed.
   static MemoryManager* manager_of(c10::StorageImpl& storage);
 
+  // The same as long as the storage has not been given other memory by anybody but its manager.
+  static std::uint64_t identity_of(const c10::StorageImpl& storage);
+
   // Takes a storage over, with its memory. The manager must live until it is released.
   static void manage(c10::StorageImpl& storage, MemoryManager& manager);
   // Ends that; the storage keeps the memory.

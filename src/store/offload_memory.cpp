@@ -1,5 +1,6 @@
 #include "store/offload_memory.h"
 
+#include "libtorch/managed_memory.h"
 #include "libtorch/saved_tensor.h"
 #include "store/flat.h"
 
@@ -30,7 +31,7 @@ OffloadedMemory::OffloadedMemory(std::shared_ptr<OffloadLedger> ledger, const at
                                  const at::Tensor& flat)
     : ledger_(std::move(ledger)),
       storage_(tensor.storage().getWeakStorageImpl()),
-      data_(tensor.storage().data()),
+      identity_(libtorch::ManagedMemory::identity_of(*storage_._unsafe_get_target())),
       storage_bytes_(tensor.storage().nbytes()),
       counter_(counter_of(tensor)),
       version_(counter_.current_version()),
@@ -44,14 +45,16 @@ OffloadedMemory::~OffloadedMemory() {
 bool OffloadedMemory::holds(const at::Tensor& tensor) const {
   const c10::Storage& storage = tensor.storage();
   return storage_._unsafe_get_target() == storage.unsafeGetStorageImpl() &&
-         data_ == storage.data() && storage_bytes_ == storage.nbytes() &&
+         identity_ == libtorch::ManagedMemory::identity_of(*storage.unsafeGetStorageImpl()) &&
+         storage_bytes_ == storage.nbytes() &&
          libtorch::same_counter(counter_, counter_of(tensor)) &&
          version_ == counter_.current_version();
 }
 
 std::optional<c10::Storage> OffloadedMemory::in_place() const {
   auto storage = storage_.lock();
-  if (storage == nullptr || storage->data() != data_ || storage->nbytes() != storage_bytes_) {
+  if (storage == nullptr || libtorch::ManagedMemory::identity_of(*storage) != identity_ ||
+      storage->nbytes() != storage_bytes_) {
     return std::nullopt;
   }
   return c10::Storage(std::move(storage));

@@ -68,7 +68,7 @@ class OffloadedMemory {
 
   const std::shared_ptr<OffloadLedger> ledger_;
   const c10::weak_intrusive_ptr<c10::StorageImpl> storage_;
-  const void* const data_;
+  const std::uint64_t identity_;  // of its memory
   const std::size_t storage_bytes_;
   const c10::VariableVersion counter_;
   const std::uint32_t version_;
