@@ -41,6 +41,8 @@ struct OperatorFacts {
   bool changes_shape = false;
   // Of what it writes to, only what stands around the data changes (t_, requires_grad_).
   bool writes_no_data = false;
+  // Gives an argument other memory, or more of it (resize_, set_).
+  bool changes_memory = false;
   // A result may share the memory of an argument that is not written to: a view.
   bool aliases = false;
   // Makes views of its one tensor, of which no data is read.
@@ -50,6 +52,9 @@ struct OperatorFacts {
   bool communicates = false;
   // Results are no tensors, and no data of an argument is read: sizes, dtypes, flags.
   bool metadata_only = false;
+
+  // Run again with the same arguments it may give other bytes, without drawing random numbers.
+  bool unrepeatable = false;
 
   // A result is new memory that depends on no tensor's values: zeros, empty_like, rand. Or memory
   // that is given to be such (out=).

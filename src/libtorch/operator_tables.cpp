@@ -109,6 +109,13 @@ constexpr std::string_view kHiddenAliases[] = {
     "inductor::_reinterpret_tensor",
 };
 
+constexpr std::string_view kLeavesBytesUnset[] = {
+    // Beyond the lengths of the targets.
+    "aten::_ctc_loss",
+    // Its driver gelsy reads pivots that nobody has set.
+    "aten::linalg_lstsq",
+};
+
 constexpr std::string_view kMetadataOnly[] = {
     "aten::_assert_tensor_metadata",
     "aten::_debug_has_internal_overlap",
@@ -267,6 +274,7 @@ const HiddenWrite* hidden_write_of(std::string_view name) {
 
 bool writes_only_around_data(std::string_view name) { return is_in(kOnlyAroundData, name); }
 bool has_hidden_alias(std::string_view name) { return is_in(kHiddenAliases, name); }
+bool leaves_bytes_unset(std::string_view name) { return is_in(kLeavesBytesUnset, name); }
 bool reads_metadata_only(std::string_view name) { return is_in(kMetadataOnly, name); }
 
 bool is_known_harmless(std::string_view name) {

@@ -105,6 +105,11 @@ bool covers_storage(const at::Tensor& tensor) {
          tensor.nbytes() == tensor.storage().nbytes();
 }
 
+std::int64_t leading_bytes(const at::Tensor& tensor) {
+  const bool leads = tensor.storage_offset() == 0 && tensor.is_non_overlapping_and_dense();
+  return leads ? static_cast<std::int64_t>(tensor.nbytes()) : 0;
+}
+
 RecordedCall::RecordedCall(const OperatorCall& call)
     : op_(call.handle()), grad_mode_(c10::GradMode::is_enabled()) {
   const auto arguments = call.arguments();

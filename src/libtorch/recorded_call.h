@@ -42,6 +42,9 @@ void visit_storages(const at::Tensor& tensor,
                     const std::function<void(const c10::Storage&)>& visit);
 // Whether writing all of the tensor's elements writes every byte of its storage.
 bool covers_storage(const at::Tensor& tensor);
+// How many of the storage's first bytes the tensor's elements fill without a gap; 0 if they do not
+// begin with the storage.
+std::int64_t leading_bytes(const at::Tensor& tensor);
 
 class RecordedCall {
  public:

@@ -122,7 +122,7 @@ void Tape::drop(Value& value) {
   if (options_.verify) {
     const void* const data =
         value.cell != nullptr ? ManagedMemory::memory_of(*value.cell).get() : value.detached.data();
-    value.hash = hash_of(data, value.size);
+    value.hash = hash_of(data, value.defined);
   }
   ++report.dropped;
   report.dropped_bytes += Bytes(value.size);

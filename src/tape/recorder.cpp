@@ -34,9 +34,18 @@ bool makes_new_in_place(std::string_view name) {
 // Operators that write to all elements of what they are given without a look at them.
 bool overwrites(const OperatorCall& call, std::size_t argument) {
   const std::string_view name = call.schema().name();
+  if (name.starts_with("aten::rrelu_with_noise") && argument == 1) {
+    return call.arguments()[4].toBool();  // in training
+  }
   if (call.schema().arguments()[argument].is_out()) return true;
   return argument == 0 &&
          (name == "aten::copy_" || name == "aten::bernoulli_" || makes_new_in_place(name));
+}
+
+// Written without a word in the schema. Results do not depend on running statistics, which do
+// depend on what they were.
+bool is_statistic(const c10::Argument& argument) {
+  return argument.alias_info() == nullptr && argument.name().starts_with("running_");
 }
 
 }  // namespace
@@ -49,6 +58,7 @@ struct Recorder::Begun {
     bool covers;
     // What it held before. Another step that this one is inside of may have renewed it meanwhile.
     const Value* old;
+    bool is_statistic;
   };
   explicit Begun(Tape& of) : tape(of) {}
   // The call may have ended in an exception, without the lock.
@@ -123,56 +133,65 @@ void Recorder::begin(OperatorCall& call, const OperatorFacts& facts, Begun& begu
         arguments[i], [&](const at::Tensor& tensor) { begin_parts(tensor, is_written(i), begun); });
   }
   for (const auto& [tape, value] : begun.pinned) tape->restore(*value);
-  if (facts.changes_shape || facts.writes_no_data) begun.records = false;
+  if (facts.changes_shape || facts.unrepeatable) begun.records = false;
   if (facts.communicates) {
     begun.records = false;
     for (const auto& [tape, value] : begun.pinned) tape->make_root(*value);
   }
-  begin_record(call, begun);
-  begin_writes(call, facts, begun);
+  note_writes(call, facts, begun);
+  if (begun.records) take_down(call, begun);
+  const auto protect = [](Value& old) {
+    if (old.producer == nullptr) old.cell->tape.protect_readers(old);
+  };
+  for (const auto& write : begun.writes) protect(tape_.value_of(write.tensor));
+  for (const auto& part : begun.written_parts) protect(*Tape::cell_of(part.storage)->value);
 }
 
-void Recorder::begin_record(const OperatorCall& call, Begun& begun) {
-  if (!begun.records) return;
-  begun.producer = std::make_unique<Producer>(call);
-  Producer& producer = *begun.producer;
-  for (const auto& [tape, value] : begun.pinned) {
-    producer.inputs.push_back({value, value->size, Producer::Use::kRead});
-  }
-}
-
-void Recorder::begin_writes(OperatorCall& call, const OperatorFacts& facts, Begun& begun) {
+// What the call will write to, and whether its results can be made again after that.
+void Recorder::note_writes(OperatorCall& call, const OperatorFacts& facts, Begun& begun) {
   const auto arguments = call.arguments();
   for (const OperatorFacts::Write& write : facts.writes) {
     // A tensor that is given another shape or memory: no bytes change.
     if (facts.writes_no_data) break;
     if (!write.happens(arguments)) continue;
+    const c10::Argument& declared = call.schema().arguments()[write.argument];
+    const bool statistic = is_statistic(declared);
+    // What is written unseen may be read as well.
+    if (declared.alias_info() == nullptr && !statistic) begun.records = false;
     std::int16_t slot = 0;
     libtorch::visit_arguments(arguments, [&](const at::Tensor& tensor, std::size_t argument, int) {
       if (!tensor.defined()) return;
       const std::int16_t mine = slot++;
       if (argument != write.argument || !libtorch::is_plain(tensor, c10::kCPU)) return;
       const bool covers = libtorch::covers_storage(tensor) && overwrites(call, argument);
-      begun.writes.push_back({tensor, mine, covers, &tape_.value_of(tensor)});
-      if (!begun.records) return;
-      // Hidden writes (running statistics) change nothing that the results depend on.
-      const bool hidden = call.schema().arguments()[argument].alias_info() == nullptr;
-      Producer::Input& input = begun.producer->inputs[static_cast<std::size_t>(mine)];
-      input.use = covers || hidden ? Producer::Use::kScratch : Producer::Use::kUpdate;
-      if (input.use == Producer::Use::kScratch) input.value = nullptr;
+      // The old contents of a root are lost, and of memory that is written through two arguments
+      // each would have a copy of its own.
+      Value& old = tape_.value_of(tensor);
+      const bool lost = !covers && !statistic && old.producer == nullptr;
+      const bool twice = std::ranges::any_of(begun.writes, [&](const Begun::Write& other) {
+        return other.tensor.is_alias_of(tensor);
+      });
+      if (lost || twice) begun.records = false;
+      begun.writes.push_back({tensor, mine, covers, &old, statistic});
     });
   }
-  if (begun.records) {
-    begun.is_reader = true;
-    for (const Producer::Input& input : begun.producer->inputs) {
-      if (input.value != nullptr) tape_.read(*begun.producer, *input.value);
-    }
+}
+
+void Recorder::take_down(const OperatorCall& call, Begun& begun) {
+  begun.producer = std::make_unique<Producer>(call);
+  begun.is_reader = true;
+  for (const auto& [tape, value] : begun.pinned) {
+    begun.producer->inputs.push_back({value, value->size, Producer::Use::kRead});
   }
-  const auto protect = [](Value& old) {
-    if (old.producer == nullptr) old.cell->tape.protect_readers(old);
-  };
-  for (const auto& write : begun.writes) protect(tape_.value_of(write.tensor));
-  for (const auto& part : begun.written_parts) protect(*Tape::cell_of(part.storage)->value);
+  for (const Begun::Write& write : begun.writes) {
+    Producer::Input& input = begun.producer->inputs[static_cast<std::size_t>(write.slot)];
+    input.use =
+        write.covers || write.is_statistic ? Producer::Use::kScratch : Producer::Use::kUpdate;
+    if (input.use == Producer::Use::kScratch) input.value = nullptr;
+  }
+  for (const Producer::Input& input : begun.producer->inputs) {
+    if (input.value != nullptr) tape_.read(*begun.producer, *input.value);
+  }
 }
 
 void Recorder::end(OperatorCall& call, const OperatorFacts& facts, Begun& begun) {
@@ -186,9 +205,12 @@ void Recorder::end(OperatorCall& call, const OperatorFacts& facts, Begun& begun)
     if (cell == nullptr || cell->value != write.old) continue;
     const bool was_root = write.old->producer == nullptr;
     Value& value = cell->tape.new_version(*cell);
-    // An operator may have made the tensor smaller.
-    if (write.covers && !libtorch::covers_storage(write.tensor)) continue;
-    if (maker != nullptr && cell->own && (!was_root || (write.covers && !may_be_new))) {
+    // An `out=` may have been given another shape, with old bytes behind it.
+    const bool covers = write.covers && libtorch::covers_storage(write.tensor);
+    if (covers) value.defined = value.size;
+    const bool can_be_made =
+        write.covers ? covers && !(was_root && may_be_new) : !was_root && !write.is_statistic;
+    if (maker != nullptr && cell->own && can_be_made) {
       tape_.set_producer(value, *maker, write.slot);
     }
   }
@@ -258,24 +280,25 @@ std::string Recorder::current_operator() {
 void Recorder::intercept(OperatorCall& call) {
   const OperatorFacts& facts = libtorch::facts_of(call.handle());
   // Views and questions about sizes read no bytes.
-  if (facts.metadata_only) return;
+  if (facts.metadata_only || (facts.writes_no_data && !facts.changes_memory)) return;
   if (facts.only_views && is_strided(call.arguments()[0])) return note_gradient(call);
   const Running here(call.schema());
   Lock lock(libtorch::limit_mutex());
   Begun begun(tape_);
   begin(call, facts, begun);
   const auto generator = libtorch::generator_of_draw(facts, call.arguments());
-  if (generator && begun.producer != nullptr) {
+  if (!generator) {
+    lock.unlock();
+  } else if (begun.producer != nullptr) {
     begun.producer->drawn.emplace_back(*generator, RandomState::of_generators({&*generator, 1}));
   }
-  if (!generator) lock.unlock();
   const std::uint64_t start = ticks();
   call.proceed();
   const double seconds = static_cast<double>(ticks() - start) / (kTicksPerMicrosecond * 1e6);
-  const std::uint64_t signature =
-      begun.producer != nullptr ? begun.producer->call.signature() : 0;
+  Producer* const producer = begun.producer.get();
+  const std::uint64_t signature = producer != nullptr ? producer->call.signature() : 0;
   if (!lock.owns_lock()) lock.lock();
-  if (begun.producer != nullptr) begun.producer->seconds = costs_.note(signature, seconds);
+  if (producer != nullptr) producer->seconds = costs_.note(signature, seconds);
   end(call, facts, begun);
   if (options_.paranoid) {
     tape_.drop_all();

@@ -23,9 +23,9 @@ class Recorder final : public libtorch::OperatorInterceptor {
   void note_gradient(const libtorch::OperatorCall& call);
   void begin(libtorch::OperatorCall& call, const libtorch::OperatorFacts& facts, Begun& begun);
   void begin_parts(const at::Tensor& tensor, bool is_written, Begun& begun);
-  void begin_record(const libtorch::OperatorCall& call, Begun& begun);
-  void begin_writes(libtorch::OperatorCall& call, const libtorch::OperatorFacts& facts,
-                    Begun& begun);
+  void note_writes(libtorch::OperatorCall& call, const libtorch::OperatorFacts& facts,
+                   Begun& begun);
+  void take_down(const libtorch::OperatorCall& call, Begun& begun);
   void end(libtorch::OperatorCall& call, const libtorch::OperatorFacts& facts, Begun& begun);
 
   const BudgetOptions options_;

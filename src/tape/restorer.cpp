@@ -18,10 +18,11 @@ namespace {
 
 using libtorch::ManagedMemory;
 
+// Kernels may enlarge an `out=` that they are given empty.
 c10::Storage new_storage(std::int64_t bytes) {
   auto* const allocator = c10::GetAllocator(c10::kCPU);
   return {c10::Storage::use_byte_size_t(), static_cast<std::size_t>(bytes),
-          allocator->allocate(static_cast<std::size_t>(bytes)), allocator, /*resizable=*/false};
+          allocator->allocate(static_cast<std::size_t>(bytes)), allocator, /*resizable=*/true};
 }
 
 // The generators that the call draws from are as they were at the call, and are put back.
@@ -65,7 +66,7 @@ std::size_t updating_slot(const Producer& producer, std::size_t slot) {
 
 c10::Storage Tape::storage_for_replay(const Producer& producer, std::size_t slot) {
   const Producer::Input& input = producer.inputs[slot];
-  // What has no bytes may be detached without a storage.
+  // A value without elements has nothing to hold its storage once that died.
   if (input.use == Producer::Use::kScratch || input.bytes == 0) return new_storage(input.bytes);
   Value& value = *input.value;
   if (input.use == Producer::Use::kUpdate && value.cell == nullptr && value.producer != nullptr &&
@@ -91,7 +92,7 @@ c10::Storage Tape::storage_for_replay(const Producer& producer, std::size_t slot
 // Other bytes than those that were dropped are not taken: the value stays gone, and the next reader
 // is told, too.
 void Tape::give_bytes(Value& value, c10::Storage storage) {
-  if (value.hash && *value.hash != hash_of(storage.data(), value.size)) {
+  if (value.hash && *value.hash != hash_of(storage.data(), value.defined)) {
     throw DeterminismError(
         "memory budget: the values of a result of " + value.producer->call.name() + " (" +
         to_string(Bytes(value.size)) +

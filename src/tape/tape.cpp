@@ -72,6 +72,7 @@ Value& Tape::new_version(Cell& cell) {
   value->size = static_cast<std::int64_t>(cell.storage->nbytes());
   value->bytes = value->size;
   Value* const before = std::exchange(cell.value, value);
+  value->defined = before != nullptr ? std::min(before->defined, value->size) : value->size;
   value->cell = &cell;
   for (std::uint32_t i = 0; i < cell.holds; ++i) {
     pin(*value);
@@ -96,6 +97,7 @@ void Tape::add_result(Producer* producer, const at::Tensor& tensor, std::int16_t
                    tensor.storage().use_count() == 1 && tensor.use_count() == 1;
   Value& value = value_of(tensor);
   value.cell->own = own;
+  value.defined = libtorch::leading_bytes(tensor);
   if (!own || producer == nullptr) return;
   value.producer = producer;
   producer->outputs.push_back({&value, result, element, -1});

@@ -63,6 +63,8 @@ struct Value final : plan::EvictionEntry, Recycled<Value, kRecycled> {
   Cell* cell = nullptr;
   c10::Storage detached;
   std::int64_t size = 0;
+  // The first bytes, which its operator has set: some kernels leave room behind them.
+  std::int64_t defined = 0;
   // Operators on the longest way from a root.
   std::uint32_t depth = 0;
 

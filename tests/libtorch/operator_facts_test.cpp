@@ -106,8 +106,19 @@ TEST(OperatorFacts, ChangesOfShapeAreToldFromChangesOfData) {
     EXPECT_TRUE(facts(name).changes_shape) << name;
     EXPECT_TRUE(facts(name).writes_no_data) << name;
   }
+  for (const char* name : {"aten::resize_", "aten::set_", "aten::set_data"}) {
+    EXPECT_TRUE(facts(name).changes_memory) << name;
+  }
+  EXPECT_FALSE(facts("aten::t_").changes_memory);
+  EXPECT_FALSE(facts("aten::detach_").changes_memory);
   EXPECT_FALSE(facts("aten::copy_").changes_shape);
   EXPECT_FALSE(facts("aten::copy_").writes_no_data);
+}
+
+TEST(OperatorFacts, ResultsThatHoldWhatNobodyHasSetAreKnown) {
+  EXPECT_TRUE(facts("aten::_ctc_loss").unrepeatable);
+  EXPECT_TRUE(facts("aten::linalg_lstsq").unrepeatable);
+  EXPECT_FALSE(facts("aten::linalg_solve").unrepeatable);
 }
 
 TEST(OperatorFacts, BatchNormReallyWritesToTheRunningStatistics) {
