@@ -1,0 +1,49 @@
+"""Every differentiable operator of PyTorch's database, with variants of its arguments, in place, with `out=` and over
+views: results, gradients and second gradients are bitwise the plain ones where every value is dropped after each
+operator."""
+
+import unittest
+import warnings
+
+try:
+    import torch
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    from operator_sweep import KEPT, UNSTEADY, Tally, sweep
+except ImportError as error:
+    op_db, MISSING = [], f"the operator sweep needs PyTorch with its test database: {error}"
+else:
+    MISSING = ""
+
+
+@unittest.skipIf(MISSING, MISSING)
+class OperatorSweep(unittest.TestCase):
+    maxDiff = None
+
+    def sweep_all(self, dtype, most, variants):
+        warnings.simplefilter("ignore")
+        torch.set_num_threads(1)
+        tally = Tally()
+        for op in op_db:
+            if op.supports_autograd and dtype in op.supported_backward_dtypes("cpu"):
+                with self.subTest(operator=op.full_name):
+                    self.assertEqual(sweep(op, dtype, most, variants, tally), [])
+        print(f"{dtype}: {tally}; left out: {UNSTEADY}")
+        self.assertLessEqual(set(tally.kept), KEPT.keys())
+        return tally
+
+    def test_real_operators_and_their_variants(self):
+        tally = self.sweep_all(torch.float32, most=8, variants=True)
+        self.assertGreaterEqual(tally.operators, 500)
+
+    def test_complex_operators(self):
+        tally = self.sweep_all(torch.complex64, most=4, variants=False)
+        self.assertGreaterEqual(tally.operators, 200)
+
+    def test_operators_of_reduced_precision(self):
+        tally = self.sweep_all(torch.bfloat16, most=2, variants=False)
+        self.assertGreaterEqual(tally.operators, 200)
+
+
+if __name__ == "__main__":
+    unittest.main()
