@@ -91,7 +91,8 @@ OperatorFacts work_out(const OperatorHandle& op) {
   // By the tag where an operator has it; the table knows those that change memory as well.
   facts.changes_memory = facts.writes_no_data && (name.find("resize") != std::string_view::npos ||
                                                   name == "aten::set_" || name == "aten::set_data");
-  facts.unrepeatable = leaves_bytes_unset(name);
+  facts.leaves_bytes_unset = leaves_bytes_unset(name);
+  facts.unrepeatable = reads_bytes_unset(name);
   facts.changes_shape = op.hasTag(at::Tag::inplace_view) ||
                         (facts.writes_no_data && name.find("resize") != std::string_view::npos) ||
                         name == "aten::set_data";

@@ -53,7 +53,9 @@ struct OperatorFacts {
   // Results are no tensors, and no data of an argument is read: sizes, dtypes, flags.
   bool metadata_only = false;
 
-  // Run again with the same arguments it may give other bytes, without drawing random numbers.
+  // Results hold bytes that nobody sets and nobody reads.
+  bool leaves_bytes_unset = false;
+  // Run again with the same arguments it may give other numbers, without drawing random ones.
   bool unrepeatable = false;
 
   // A result is new memory that depends on no tensor's values: zeros, empty_like, rand. Or memory

@@ -112,7 +112,12 @@ constexpr std::string_view kHiddenAliases[] = {
 constexpr std::string_view kLeavesBytesUnset[] = {
     // Beyond the lengths of the targets.
     "aten::_ctc_loss",
-    // Its driver gelsy reads pivots that nobody has set.
+    // Its workspace has rows of a rounded length.
+    "aten::mkldnn_rnn_layer",
+};
+
+constexpr std::string_view kReadsBytesUnset[] = {
+    // The driver gelsy reads pivots.
     "aten::linalg_lstsq",
 };
 
@@ -275,6 +280,7 @@ const HiddenWrite* hidden_write_of(std::string_view name) {
 bool writes_only_around_data(std::string_view name) { return is_in(kOnlyAroundData, name); }
 bool has_hidden_alias(std::string_view name) { return is_in(kHiddenAliases, name); }
 bool leaves_bytes_unset(std::string_view name) { return is_in(kLeavesBytesUnset, name); }
+bool reads_bytes_unset(std::string_view name) { return is_in(kReadsBytesUnset, name); }
 bool reads_metadata_only(std::string_view name) { return is_in(kMetadataOnly, name); }
 
 bool is_known_harmless(std::string_view name) {

@@ -25,8 +25,10 @@ const HiddenWrite* hidden_write_of(std::string_view name);
 bool writes_only_around_data(std::string_view name);
 // Results share memory with an argument although the schema does not say so.
 bool has_hidden_alias(std::string_view name);
-// Some bytes of its results are as nobody has set them, or depend on memory that nobody has set.
+// Some bytes of its results are as nobody has set them; nobody reads them.
 bool leaves_bytes_unset(std::string_view name);
+// Its results depend on memory that nobody has set.
+bool reads_bytes_unset(std::string_view name);
 // Results are no tensors; reads sizes, dtypes or flags only.
 bool reads_metadata_only(std::string_view name);
 

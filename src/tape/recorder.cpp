@@ -228,6 +228,7 @@ void Recorder::end(OperatorCall& call, const OperatorFacts& facts, Begun& begun)
       if (Tape::cell_of(tensor) != nullptr) return;  // shares an argument's memory
       tape_.add_result(maker, tensor, static_cast<std::int16_t>(i),
                        static_cast<std::int16_t>(element));
+      if (facts.leaves_bytes_unset) tape_.value_of(tensor).defined = 0;
     };
     if (results[i].isTensor()) {
       add(results[i].toTensor(), -1);

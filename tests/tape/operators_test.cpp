@@ -101,6 +101,10 @@ TEST(ReplayedOperators, ResultsOfWhichBytesStayUnset) {
   EXPECT_TRUE(is_right_and_verified(
       [&] { return at::ctc_loss(at::log_softmax(x.sin(), 2), targets, inputs, lengths).exp(); },
       {x}));
+  const Tensor words = leaf({5, 2, 6});
+  torch::nn::LSTM lstm(6, 7);
+  EXPECT_TRUE(is_right_and_verified([&] { return std::get<0>(lstm->forward(words.sin())).exp(); },
+                                    {words}));
 }
 
 TEST(ReplayedOperators, ResultsThatAreGivenAsEmptyTensors) {
