@@ -205,8 +205,7 @@ def samples_of(op, dtype, most):
         if len(full) == 60:
             break
     full = [sample for sample in full if elements(sample) <= MOST_ELEMENTS] or full
-    chosen = [full[i * len(full) // most] for i in range(most)] if len(full) > most else full
-    return chosen + empty[:1]
+    return evenly(full, most) + empty[:1]
 
 
 def with_out(op, sample):
@@ -222,6 +221,10 @@ def with_out(op, sample):
     return function
 
 
+def evenly(many, most):
+    return [many[i * len(many) // most] for i in range(most)] if len(many) > most else many
+
+
 def cases_of(op, dtype, most, variants):
     if op.full_name in UNSTEADY:
         return
@@ -235,7 +238,7 @@ def cases_of(op, dtype, most, variants):
                        form=form)
         if variants and op.inplace_variant is not None and not sample.broadcasts_input:
             yield Case(name + " in place", op.inplace_variant, sample, twice=op.supports_gradgrad)
-        if variants and op.supports_out and number < 2:
+        if variants and op.supports_out and number < 2 and not op.name.startswith("_foreach"):
             with contextlib.suppress(Exception):  # arguments of samples for which there is no such variant
                 yield Case(name + " out", with_out(op, sample), sample, backward=False)
 
@@ -259,7 +262,8 @@ class Tally:
     def __str__(self):
         return (f"{self.operators} operators, {self.samples} samples ({self.twice} with second derivatives), "
                 f"{self.dropped} values dropped, {self.replayed} operators replayed; without a plain run to compare "
-                f"with: {self.refused}; two plain runs differ: {self.unsteady}; results kept: {self.kept}")
+                f"with: {len(self.refused)} samples of {sorted({name.split('[')[0] for name in self.refused})}; two "
+                f"plain runs differ: {self.unsteady}; results kept: {self.kept}")
 
 
 def plain_run(case, tally):
@@ -278,12 +282,12 @@ def plain_run(case, tally):
     return plain
 
 
-def sweep(op, dtype, most, variants, tally):
-    """Runs an operator's cases; the texts of what is wrong."""
+def sweep(name, cases, tally):
+    """Runs the cases of one operator; the texts of what is wrong."""
     wrong = []
     ran = 0
     dropped_result = False
-    for case in cases_of(op, dtype, most, variants):
+    for case in cases:
         plain = plain_run(case, tally)
         if plain is None:
             continue
@@ -302,5 +306,5 @@ def sweep(op, dtype, most, variants, tally):
     tally.operators += ran > 0
     tally.samples += ran
     if ran and not dropped_result:
-        tally.kept.append(op.full_name)
+        tally.kept.append(name)
     return wrong

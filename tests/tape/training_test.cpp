@@ -1,0 +1,120 @@
+// A hundred steps of training under a budget that is well below what the plain steps take: every
+// loss, and the weights and buffers at the end, are bitwise those of plain training.
+#include <ATen/autocast_mode.h>
+
+#include <algorithm>
+#include <optional>
+#include <tuple>
+
+#include "tests/tape/networks.h"
+#include "tests/tape/testing.h"
+
+namespace reprise {
+namespace {
+
+using at::Tensor;
+using testing::NetworkKind;
+using testing::Tensors;
+
+constexpr int kSteps = 100;
+
+// Autocast to bfloat16, as a training loop switches it on for forward.
+class Autocast {
+ public:
+  explicit Autocast(bool enabled) : enabled_(enabled) {
+    if (!enabled_) return;
+    at::autocast::set_autocast_enabled(at::kCPU, true);
+    at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
+    at::autocast::increment_nesting();
+  }
+  ~Autocast() {
+    if (!enabled_) return;
+    if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
+    at::autocast::set_autocast_enabled(at::kCPU, false);
+  }
+  Autocast(const Autocast&) = delete;
+  Autocast& operator=(const Autocast&) = delete;
+
+ private:
+  bool enabled_;
+};
+
+struct Training {
+  Tensors losses, state;
+  Tensor next_draw;
+  // Most bytes in a step, and before the second one; above those live before the training.
+  Bytes peak, before;
+  std::int64_t dropped = 0, replayed = 0, passed = 0;
+};
+
+// `room` above what is live now: the budget. Without it, the plain training.
+Training train(const NetworkKind& kind, bool bf16, std::optional<Bytes> room) {
+  torch::manual_seed(5);
+  const Bytes start = live_bytes();
+  Training run;
+  const auto network = kind.make();
+  torch::optim::AdamW optimizer(network->parameters(), torch::optim::AdamWOptions(1e-3));
+  std::optional<MemoryBudget> budget;
+  if (room) budget.emplace(start + *room, BudgetOptions{.smallest = Bytes(256)});
+  for (int i = 0; i < kSteps; ++i) {
+    if (i == 1) run.before = live_bytes() - start;
+    const PeakScope scope;
+    {
+      std::optional<MemoryBudget::Step> step;
+      if (budget) step.emplace(budget->step());
+      Tensor loss;
+      {
+        const Autocast autocast(bf16);
+        loss = network->loss(i);
+      }
+      loss.backward();
+      optimizer.step();
+      optimizer.zero_grad();
+      run.losses.push_back(loss.detach());
+      loss.reset();
+      if (step) step->finish();
+    }
+    run.peak = std::max(run.peak, scope.peak() - start);
+    if (!budget) continue;
+    run.dropped += budget->report().dropped;
+    run.replayed += budget->report().replayed;
+    run.passed += budget->report().peak > budget->limit();
+  }
+  for (const Tensor& parameter : network->parameters()) run.state.push_back(parameter.detach());
+  for (const Tensor& buffer : network->buffers()) run.state.push_back(buffer);
+  run.next_draw = at::rand({3});
+  return run;
+}
+
+class HundredSteps : public ::testing::TestWithParam<std::tuple<NetworkKind, bool>> {};
+
+TEST_P(HundredSteps, UnderABudgetAreBitwiseThePlainOnes) {
+  const auto& [kind, bf16] = GetParam();
+  const Training plain = train(kind, bf16, std::nullopt);
+  const Bytes above = plain.peak - plain.before;
+  const Training mine = train(kind, bf16, plain.before + Bytes(above.count * 65 / 100));
+  EXPECT_EQ(mine.passed, 0);
+  EXPECT_GE(mine.dropped, kSteps);
+  EXPECT_GE(mine.replayed, kSteps);
+  EXPECT_TRUE(testing::same_bits(mine.losses, plain.losses));
+  EXPECT_TRUE(testing::same_bits(mine.state, plain.state));
+  EXPECT_TRUE(testing::same_bits(mine.next_draw, plain.next_draw));
+  EXPECT_TRUE(plain.losses.back().isfinite().item<bool>());
+  EXPECT_FALSE(plain.losses.front().equal(plain.losses.back()));
+}
+
+std::string name_of(const ::testing::TestParamInfo<std::tuple<NetworkKind, bool>>& info) {
+  return std::get<0>(info.param).name + (std::get<1>(info.param) ? "InBfloat16" : "InFloat32");
+}
+
+INSTANTIATE_TEST_SUITE_P(Static, HundredSteps,
+                         ::testing::Combine(::testing::ValuesIn(testing::static_networks()),
+                                            ::testing::Bool()),
+                         name_of);
+INSTANTIATE_TEST_SUITE_P(Dynamic, HundredSteps,
+                         ::testing::Combine(::testing::ValuesIn(testing::dynamic_networks()),
+                                            ::testing::Bool()),
+                         name_of);
+
+}  // namespace
+}  // namespace reprise
