@@ -29,6 +29,7 @@
 #include <ATen/core/Tensor.h>
 #include <reprise/bytes.h>
 #include <reprise/error.h>
+#include <reprise/store.h>
 
 #include <cstdint>
 #include <memory>
@@ -62,6 +63,11 @@ struct BudgetOptions {
   bool verify = false;
   // Drop everything that may go after each operator, so that every read is a replay: for tests.
   bool paranoid = false;
+  // Where values go that it is sooner to move out and in again than to compute: a disk_store(), or
+  // an exact store of your own for host memory. What could not be parked or brought back is
+  // computed again, with a warning. It must not allocate memory of the device on threads of its own
+  // while it is called, nor be the store of an Offload scope inside of a step.
+  std::shared_ptr<Store> store = {};
   // Values below this size are not dropped: it would cost more than it frees.
   Bytes smallest = KiB(16);
 };
@@ -74,6 +80,10 @@ struct StepReport {
   Bytes dropped_bytes;
   std::int64_t replayed = 0;  // operators run again
   double replay_seconds = 0;
+  std::int64_t parked = 0;  // moved to the store
+  Bytes parked_bytes;
+  std::int64_t loaded = 0;      // and brought back from there
+  double transfer_seconds = 0;  // that the step waited for the store
 };
 
 class MemoryBudget {

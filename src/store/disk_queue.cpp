@@ -117,7 +117,13 @@ at::Tensor DiskQueue::get(const EntryPointer& entry) {
     std::erase(failed_, entry.get());
     std::rethrow_exception(entry->error);
   }
-  if (entry->fetch == nullptr) start_fetch(entry, /*ahead=*/false);
+  if (entry->fetch == nullptr) {
+    // Without the lock: what is short of memory may park other values for it.
+    lock.unlock();
+    at::Tensor memory = memory_for(*entry);
+    lock.lock();
+    if (entry->fetch == nullptr) start_fetch(entry, std::move(memory), /*ahead=*/false);
+  }
   hurry(entry);
   const FetchPointer fetch = entry->fetch;
   moved_.wait(lock, [&] { return fetch->done; });
@@ -127,16 +133,28 @@ at::Tensor DiskQueue::get(const EntryPointer& entry) {
 }
 
 bool DiskQueue::prefetch(const EntryPointer& entry) {
-  const Lock lock(mutex_);
-  if (entry->source.defined() || entry->fetch != nullptr) return true;
+  Lock lock(mutex_);
+  const auto is_there = [&] { return entry->source.defined() || entry->fetch != nullptr; };
+  if (is_there()) return true;
   if (entry->state == Entry::State::kFailed) return false;
   if (ahead_bytes_ > 0 && ahead_bytes_ + entry->value.bytes > limits_.read_ahead) return false;
-  start_fetch(entry, /*ahead=*/true);
+  lock.unlock();
+  at::Tensor memory = memory_for(*entry);
+  lock.lock();
+  if (!is_there()) start_fetch(entry, std::move(memory), /*ahead=*/true);
   return true;
 }
 
-void DiskQueue::start_fetch(const EntryPointer& entry, bool ahead) {
+// On the thread that asks for the value: it may hold a lock that an allocation waits for, and wait
+// for a worker itself.
+at::Tensor DiskQueue::memory_for(const Entry& entry) {
+  return at::detail::empty_cpu({entry.length}, entry.dtype, std::nullopt, std::nullopt,
+                               std::nullopt, std::nullopt);
+}
+
+void DiskQueue::start_fetch(const EntryPointer& entry, at::Tensor memory, bool ahead) {
   auto fetch = std::make_shared<Fetch>();
+  fetch->value = std::move(memory);
   (ahead ? ahead_ : urgent_).push_back(entry);
   fetch->ahead = ahead;
   entry->fetch = std::move(fetch);
@@ -262,15 +280,13 @@ void DiskQueue::read_next(Lock& lock, BlockBuffer& buffer) {
   const EntryPointer entry = std::move(queue.front());
   queue.pop_front();
   const FetchPointer fetch = entry->fetch;
+  at::Tensor value = std::move(fetch->value);
   ++entry->readers;
   ++reading_;
   lock.unlock();
 
-  at::Tensor value;
   std::exception_ptr error;
   try {
-    value = at::detail::empty_cpu({entry->length}, entry->dtype, std::nullopt, std::nullopt,
-                                  std::nullopt, std::nullopt);
     read_value(*file_, buffer, static_cast<std::byte*>(value.mutable_data_ptr()), entry->value);
   } catch (...) {
     error = std::current_exception();

@@ -65,7 +65,8 @@ class DiskQueue {
   void work(BlockBuffer& buffer);
   void write_next(Lock& lock, BlockBuffer& buffer);
   void read_next(Lock& lock, BlockBuffer& buffer);
-  void start_fetch(const EntryPointer& entry, bool ahead);
+  static at::Tensor memory_for(const Entry& entry);
+  void start_fetch(const EntryPointer& entry, at::Tensor memory, bool ahead);
   void forget_fetch(Entry& entry);
   void hurry(const EntryPointer& entry);
   void release(Entry& entry);

@@ -19,17 +19,26 @@ constexpr std::size_t kMostWalked = 64;
 
 double Tape::neighbourhood(const plan::EvictionEntry& entry) {
   const auto& value = static_cast<const Value&>(entry);
+  double around = 0;
   switch (neighbourhood_) {
     case Neighbourhood::kNone:
       return 0;
     case Neighbourhood::kClasses:
-      return classes_around(value);
+      around = classes_around(value);
+      break;
     case Neighbourhood::kUpstream:
-      return walk_upstream(value);
+      around = walk_upstream(value);
+      break;
     case Neighbourhood::kWalk:
-      return walk_upstream(value) + walk_downstream(value);
+      around = walk_upstream(value) + walk_downstream(value);
+      break;
   }
-  return 0;
+  if (parking_ == nullptr) return around;
+  return std::clamp(parking_->seconds(value.size) - value.own_cost, 0.0, around);
+}
+
+double Tape::seconds_to_make(const Value& value) {
+  return value.producer->seconds + walk_upstream(value);
 }
 
 // Seconds of the groups of dropped values that touch the value.
@@ -58,6 +67,10 @@ double Tape::walk_upstream(const Value& value) {
   for (std::size_t i = 0; i < met_.size() && i < kMostWalked; ++i) {
     for (const Producer::Input& input : met_[i]->inputs) {
       if (input.value == nullptr || input.value->has_bytes()) continue;
+      if (input.value->parked != nullptr) {
+        cost += parking_->seconds(input.value->size);
+        continue;
+      }
       Producer* const maker = input.value->producer;
       if (maker == nullptr || std::exchange(maker->met, walks_) == walks_) continue;
       cost += maker->seconds;
@@ -119,20 +132,26 @@ std::uint64_t Tape::hash_of(const void* data, std::int64_t size) {
 
 void Tape::drop(Value& value) {
   leave_index(value);
+  const bool parks = parking_ != nullptr && parking_->seconds(value.size) < seconds_to_make(value);
   if (options_.verify) {
     const void* const data =
         value.cell != nullptr ? ManagedMemory::memory_of(*value.cell).get() : value.detached.data();
     value.hash = hash_of(data, value.defined);
   }
+  // Freed where it ends, unless it is parked.
+  c10::DataPtr memory = value.cell != nullptr
+                            ? ManagedMemory::hollow(*value.cell->storage, *value.cell, kGoneText)
+                            : value.detached.set_data_ptr(c10::DataPtr(nullptr, c10::kCPU));
+  value.detached = {};
+  if (parks) value.parked = parking_->park(std::move(memory), value.size);
+  if (value.parked != nullptr) {
+    ++report.parked;
+    report.parked_bytes += Bytes(value.size);
+    return;
+  }
   ++report.dropped;
   report.dropped_bytes += Bytes(value.size);
   note_dropped(value);
-  if (value.cell == nullptr) {
-    value.detached = {};
-  } else {
-    // Freed here.
-    ManagedMemory::hollow(*value.cell->storage, *value.cell, kGoneText);
-  }
 }
 
 bool Tape::drop_one() {

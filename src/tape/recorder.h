@@ -10,8 +10,9 @@ namespace reprise::tape {
 class Recorder final : public libtorch::OperatorInterceptor {
  public:
   // The costs are those of all steps of a budget, and outlive the recorder.
-  Recorder(const BudgetOptions& options, const plan::Heuristic& heuristic, CostTable& costs)
-      : options_(options), costs_(costs), tape_(options, heuristic) {}
+  Recorder(const BudgetOptions& options, const plan::Heuristic& heuristic, CostTable& costs,
+           Parking* parking)
+      : options_(options), costs_(costs), tape_(options, heuristic, parking) {}
 
   void intercept(libtorch::OperatorCall& call) override;
   Tape& tape() { return tape_; }

@@ -98,7 +98,7 @@ void Tape::give_bytes(Value& value, c10::Storage storage) {
         to_string(Bytes(value.size)) +
         ") differ from those that were dropped, now that the operator was run again. Something "
         "that it reads was changed past LibTorch's operators (through a pointer), or it does not "
-        "compute the same twice");
+        "compute the same twice, or the store that it was parked in lost it");
   }
   value.hash.reset();
   if (value.cell == nullptr) {
@@ -164,6 +164,16 @@ void Tape::spare(Value& value) {
   value.detached = {};
 }
 
+// False if it is not parked, or has to be made again all the same.
+bool Tape::unpark(Value& value) {
+  if (value.parked == nullptr) return false;
+  c10::Storage storage = parking_->load(std::move(value.parked));
+  if (!storage) return false;
+  ++report.loaded;
+  give_bytes(value, std::move(storage));
+  return true;
+}
+
 // Of the inputs that are missing, the one with the longest way from a root is made first: what the
 // others need is little by then, and would only lie there. An input is pinned once it has been made
 // for its reader, those that were there at first only when the reader runs: they may go meanwhile.
@@ -190,6 +200,11 @@ void Tape::restore(Value& target) {
       if (frame.made != nullptr) {
         pin(*frame.made);
         frame.pinned.push_back(std::exchange(frame.made, nullptr));
+      }
+      if (unpark(*frame.value)) {
+        release(frame);
+        stack.pop_back();
+        continue;
       }
       Producer* const producer = frame.value->producer;
       if (producer == nullptr) {

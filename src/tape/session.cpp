@@ -26,11 +26,20 @@ Budget::Budget(Bytes most, BudgetOptions chosen)
     throw UsageError("MemoryBudget: the limit is " + std::to_string(limit.count) +
                      " bytes; it must be above 0");
   }
+  if (options.store != nullptr) parking.emplace(options.store);
+}
+
+// Whether that suffices. Bytes on their way to the store are free when they have arrived.
+bool Budget::wait_for_store(std::int64_t wanted) {
+  if (!parking || live_bytes().count - parking->waiting() + wanted > limit.count) return false;
+  parking->flush();
+  return live_bytes().count + wanted <= limit.count;
 }
 
 void Budget::make_room(std::int64_t wanted) {
   const auto drops = [](Tape* tape) { return tape->drop_one(); };
   while (live_bytes().count + wanted > limit.count) {
+    if (wait_for_store(wanted)) return;
     if (std::ranges::any_of(tapes, drops) || std::ranges::any_of(open_tapes(), drops)) continue;
     const Bytes live = live_bytes();
     Tape::Undroppable kept;
@@ -59,7 +68,9 @@ void Budget::make_room(std::int64_t wanted) {
 
 Session::Session(std::shared_ptr<Budget> budget)
     : budget_(std::move(budget)),
-      recorder_(std::make_shared<Recorder>(budget_->options, *budget_->heuristic, budget_->costs)),
+      recorder_(std::make_shared<Recorder>(budget_->options, *budget_->heuristic, budget_->costs,
+                                           budget_->parking ? &*budget_->parking : nullptr)),
+      transfer_before_(budget_->parking ? budget_->parking->spent() : 0),
       peak_(std::make_unique<PeakScope>()) {
   {
     std::lock_guard<std::recursive_mutex> lock(libtorch::limit_mutex());
@@ -85,6 +96,9 @@ void Session::end() {
   std::erase(budget_->tapes, &recorder_->tape());
   std::erase(open_tapes(), &recorder_->tape());
   recorder_->tape().report.peak = peak_->peak();
+  if (budget_->parking) {
+    recorder_->tape().report.transfer_seconds = budget_->parking->spent() - transfer_before_;
+  }
   budget_->last = recorder_->tape().report;
 }
 

@@ -20,11 +20,14 @@ class Budget final : public libtorch::LimitKeeper {
   Budget(Bytes limit, BudgetOptions options);
 
   void make_room(std::int64_t wanted) override;
+  bool wait_for_store(std::int64_t wanted);
 
   const Bytes limit;
   const BudgetOptions options;
   const std::unique_ptr<plan::Heuristic> heuristic;
   CostTable costs;
+  // Where there is a store.
+  std::optional<Parking> parking;
   StepReport last;
   std::vector<Tape*> tapes;
   bool warned = false;
@@ -44,6 +47,7 @@ class Session {
 
   std::shared_ptr<Budget> budget_;
   std::shared_ptr<Recorder> recorder_;
+  double transfer_before_;
   std::optional<libtorch::LimitScope> limit_;
   std::optional<libtorch::OperatorInterceptorScope> interceptor_;
   std::unique_ptr<PeakScope> peak_;

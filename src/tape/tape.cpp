@@ -38,9 +38,10 @@ void Cell::release_hold() noexcept {
   tape.unpin(*value);
 }
 
-Tape::Tape(const BudgetOptions& options, const plan::Heuristic& heuristic)
+Tape::Tape(const BudgetOptions& options, const plan::Heuristic& heuristic, Parking* parking)
     : options_(options),
       neighbourhood_(heuristic.neighbourhood()),
+      parking_(parking),
       index_(heuristic, [this](const plan::EvictionEntry& entry) { return neighbourhood(entry); }) {
 }
 

@@ -9,13 +9,15 @@
 #include <vector>
 
 #include "plan/heuristic.h"
+#include "tape/parking.h"
 #include "tape/value.h"
 
 namespace reprise::tape {
 
 class Tape {
  public:
-  Tape(const BudgetOptions& options, const plan::Heuristic& heuristic);
+  // Without `parking` values are dropped alone.
+  Tape(const BudgetOptions& options, const plan::Heuristic& heuristic, Parking* parking);
   ~Tape();
   Tape(const Tape&) = delete;
   Tape& operator=(const Tape&) = delete;
@@ -48,7 +50,7 @@ class Tape {
   void unpin(Value& value);
   void touch(Value& value);
 
-  // Drops the value that should go first; false if none may go.
+  // Drops or parks the value that should go first; false if none may go.
   bool drop_one();
   // Drops everything that may go.
   void drop_all();
@@ -80,6 +82,9 @@ class Tape {
   void update_entry(Value& value);
   void leave_index(Value& value);
   void drop(Value& value);
+  // Seconds that making it again would take, from what is there.
+  double seconds_to_make(const Value& value);
+  bool unpark(Value& value);
   static std::uint64_t hash_of(const void* data, std::int64_t size);
   void give_bytes(Value& value, c10::Storage storage);
   void note_dropped(Value& value);
@@ -102,6 +107,7 @@ class Tape {
 
   const BudgetOptions options_;
   const plan::Neighbourhood neighbourhood_;
+  Parking* const parking_;
   plan::CostClasses classes_;
   plan::EvictionIndex index_;
   Cell* cells_ = nullptr;

@@ -23,6 +23,7 @@
 #include "plan/eviction_index.h"
 #include "plan/union_find.h"
 #include "reprise/random_state.h"
+#include "reprise/store.h"
 
 namespace reprise::tape {
 
@@ -75,6 +76,8 @@ struct Value final : plan::EvictionEntry, Recycled<Value, kRecycled> {
   // While dropped.
   plan::CostClasses::Node node = plan::CostClasses::kNone;
   std::optional<std::uint64_t> hash;
+  // In a store, and not to be made again.
+  std::unique_ptr<ParkedTensor> parked;
 
   // Operators and replays that count on the bytes.
   std::uint32_t pins = 0;

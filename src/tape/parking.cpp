@@ -1,0 +1,108 @@
+#include "tape/parking.h"
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/util/Exception.h>
+
+#include <cstring>
+#include <utility>
+
+#include "core/clock.h"
+
+namespace reprise::tape {
+namespace {
+
+// A store that has not been measured is taken for one that moves a gigabyte a second, and what it
+// has moved so far counts from some megabytes on.
+constexpr double kFirstGuess = 1e-9;
+constexpr double kGuessWeighs = 4 << 20;
+
+at::Tensor flat_tensor(c10::DataPtr memory, std::int64_t bytes) {
+  c10::Storage storage(c10::Storage::use_byte_size_t(), static_cast<std::size_t>(bytes),
+                       std::move(memory), nullptr, /*resizable=*/false);
+  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
+      std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU),
+      caffe2::TypeMeta::Make<std::uint8_t>());
+  tensor.unsafeGetTensorImpl()->set_sizes_contiguous({bytes});
+  return tensor;
+}
+
+}  // namespace
+
+Parking::Parking(std::shared_ptr<Store> store) : store_(std::move(store)) {
+  if (!store_->takes(c10::Device(c10::kCPU))) {
+    throw UsageError("BudgetOptions.store: " + store_->name() +
+                     " does not take tensors in host memory; give it a disk_store()");
+  }
+  if (!store_->exact()) {
+    throw UsageError("BudgetOptions.store: " + store_->name() +
+                     " does not give values back bit by bit, and the step would not be the plain "
+                     "one; give it an exact store");
+  }
+}
+
+double Parking::Measured::per_byte() const {
+  return (seconds + kFirstGuess * kGuessWeighs) / (static_cast<double>(bytes) + kGuessWeighs);
+}
+
+double Parking::seconds(std::int64_t bytes) const {
+  return (out_.per_byte() + in_.per_byte()) * static_cast<double>(bytes);
+}
+
+// Once: a full disk stays full.
+void Parking::warn(const char* what, const StoreError& error) {
+  if (std::exchange(warned_, true)) return;
+  TORCH_WARN("memory budget: a value could not be ", what,
+             " and is made again instead: ", error.what());
+}
+
+std::unique_ptr<ParkedTensor> Parking::park(c10::DataPtr memory, std::int64_t bytes) {
+  const Stopwatch watch;
+  std::unique_ptr<ParkedTensor> parked;
+  try {
+    parked = store_->park(flat_tensor(std::move(memory), bytes));
+  } catch (const StoreError& error) {
+    warn("parked", error);
+  }
+  out_.seconds += watch.elapsed().count();
+  out_.bytes += bytes;
+  return parked;
+}
+
+c10::Storage Parking::load(std::unique_ptr<ParkedTensor> parked) {
+  const Stopwatch watch;
+  const std::int64_t bytes = parked->bytes().count;
+  c10::Storage storage;
+  try {
+    at::Tensor tensor = parked->load();
+    parked.reset();
+    storage = tensor.storage();
+    tensor.reset();
+    // The store may be about to read it.
+    if (storage.use_count() > 1 || static_cast<std::int64_t>(storage.nbytes()) != bytes) {
+      auto* const allocator = c10::GetAllocator(c10::kCPU);
+      c10::Storage copy(c10::Storage::use_byte_size_t(), static_cast<std::size_t>(bytes),
+                        allocator->allocate(static_cast<std::size_t>(bytes)), allocator,
+                        /*resizable=*/false);
+      std::memcpy(copy.mutable_data(), storage.data(), static_cast<std::size_t>(bytes));
+      storage = std::move(copy);
+    }
+  } catch (const StoreError& error) {
+    warn("brought back", error);
+  }
+  in_.seconds += watch.elapsed().count();
+  in_.bytes += bytes;
+  return storage;
+}
+
+void Parking::flush() {
+  const Stopwatch watch;
+  try {
+    store_->flush();
+  } catch (const StoreError& error) {
+    warn("parked", error);
+  }
+  out_.seconds += watch.elapsed().count();
+}
+
+}  // namespace reprise::tape

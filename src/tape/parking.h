@@ -1,0 +1,47 @@
+// Where values go that are sooner brought back than made again: a store, and what it takes. Under
+// libtorch::limit_mutex(), like the tape, also while a store moves bytes: stores do not allocate
+// memory on threads of their own.
+#pragma once
+
+#include <c10/core/Storage.h>
+#include <reprise/store.h>
+
+#include <cstdint>
+#include <memory>
+
+namespace reprise::tape {
+
+class Parking {
+ public:
+  explicit Parking(std::shared_ptr<Store> store);
+
+  // Of the step's time, for moving that many bytes out and in again: as it was so far.
+  double seconds(std::int64_t bytes) const;
+
+  // Takes the bytes. Null if the store could not: they are lost then, and a warning has said so.
+  std::unique_ptr<ParkedTensor> park(c10::DataPtr memory, std::int64_t bytes);
+  // Ends the parking. An empty storage if the store could not bring them back.
+  c10::Storage load(std::unique_ptr<ParkedTensor> parked);
+
+  // Bytes that have left their values, and not their memory.
+  std::int64_t waiting() const { return store_->statistics().waiting.count; }
+  void flush();
+
+  // The step's time that went into all this.
+  double spent() const { return out_.seconds + in_.seconds; }
+
+ private:
+  struct Measured {
+    double seconds = 0;
+    std::int64_t bytes = 0;
+    double per_byte() const;
+  };
+  void warn(const char* what, const StoreError& error);
+
+  const std::shared_ptr<Store> store_;
+  Measured out_;
+  Measured in_;
+  bool warned_ = false;
+};
+
+}  // namespace reprise::tape

@@ -1,0 +1,192 @@
+// A budget with a store: values are parked that are dear to make again, dropped where that is
+// cheaper, and made again where the store fails.
+#include <ATen/ops/empty.h>
+#include <ATen/ops/randn.h>
+#include <gtest/gtest.h>
+#include <reprise/store.h>
+#include <stdlib.h>
+
+#include <chrono>
+#include <filesystem>
+#include <thread>
+
+#include "tests/tape/testing.h"
+
+namespace reprise {
+namespace {
+
+using testing::same_bits;
+
+// Copies, and may fail or dawdle.
+class TestStore final : public Store {
+ public:
+  enum class Fault { kNone, kPark, kLoad };
+
+  explicit TestStore(Fault fault = Fault::kNone, int milliseconds = 0)
+      : fault_(fault), pause_(milliseconds) {}
+  bool exact() const override { return true; }
+  bool takes(c10::Device device) const override { return device.is_cpu(); }
+  std::string name() const override { return "test store"; }
+
+ protected:
+  class Parked final : public ParkedTensor {
+   public:
+    Parked(const at::Tensor& flat, Fault fault)
+        : bytes_(flat.data_ptr<std::uint8_t>(), flat.data_ptr<std::uint8_t>() + flat.numel()),
+          fault_(fault) {}
+    at::Tensor load() override {
+      if (fault_ == Fault::kLoad) throw StoreError("test store: nothing comes back");
+      at::Tensor flat = at::empty({static_cast<std::int64_t>(bytes_.size())}, at::kByte);
+      std::copy(bytes_.begin(), bytes_.end(), flat.data_ptr<std::uint8_t>());
+      return flat;
+    }
+    Bytes bytes() const override { return Bytes(static_cast<std::int64_t>(bytes_.size())); }
+
+   private:
+    std::vector<std::uint8_t> bytes_;
+    Fault fault_;
+  };
+  std::unique_ptr<ParkedTensor> park_flat(const at::Tensor& flat) override {
+    if (fault_ == Fault::kPark) throw StoreError("test store: full");
+    std::this_thread::sleep_for(pause_);
+    return std::make_unique<Parked>(flat, fault_);
+  }
+
+ private:
+  const Fault fault_;
+  const std::chrono::milliseconds pause_;
+};
+
+// Small products of long vectors: some hundred microseconds for 16 KiB.
+struct DearStep {
+  at::Tensor wide = at::randn({64, 8192});
+  at::Tensor tall = at::randn({8192, 64});
+  at::Tensor scale = at::randn({64, 64}).requires_grad_();
+
+  at::Tensor operator()() {
+    scale.mutable_grad() = at::Tensor();
+    at::Tensor x = scale * 1;
+    for (int i = 0; i < 12; ++i) x = (x * wide.mm(tall)).tanh();
+    x.sum().backward();
+    return scale.grad().clone();
+  }
+};
+
+struct Outcome {
+  at::Tensor gradient;
+  StepReport report;
+};
+
+Outcome run_with(const std::shared_ptr<Store>& store, DearStep& step) {
+  MemoryBudget budget(live_bytes() + KiB(400),
+                      {.verify = true, .store = store, .smallest = KiB(1)});
+  Outcome run;
+  // What operators cost is known from the second step on.
+  for (int i = 0; i < 2; ++i) {
+    auto managed = budget.step();
+    run.gradient = step();
+    managed.finish();
+  }
+  run.report = budget.report();
+  return run;
+}
+
+TEST(Parking, MovesWhatIsDearToMakeAgain) {
+  DearStep step;
+  const at::Tensor plain = step();
+  const Outcome run = run_with(std::make_shared<TestStore>(), step);
+  EXPECT_TRUE(same_bits(plain, run.gradient));
+  EXPECT_GT(run.report.parked, 0);
+  EXPECT_GT(run.report.loaded, 0);
+  EXPECT_GE(run.report.parked_bytes, KiB(16) * run.report.parked);
+  EXPECT_GT(run.report.transfer_seconds, 0);
+}
+
+TEST(Parking, DropsWhatTheStoreIsTooSlowFor) {
+  DearStep step;
+  const at::Tensor plain = step();
+  const Outcome run = run_with(std::make_shared<TestStore>(TestStore::Fault::kNone, 200), step);
+  EXPECT_TRUE(same_bits(plain, run.gradient));
+  EXPECT_GT(run.report.dropped, 0);
+  EXPECT_EQ(run.report.parked, 0);
+}
+
+TEST(Parking, MakesAgainWhatTheStoreDoesNotTake) {
+  DearStep step;
+  const at::Tensor plain = step();
+  const Outcome run = run_with(std::make_shared<TestStore>(TestStore::Fault::kPark), step);
+  EXPECT_TRUE(same_bits(plain, run.gradient));
+  EXPECT_EQ(run.report.parked, 0);
+  EXPECT_GT(run.report.replayed, 0);
+}
+
+TEST(Parking, MakesAgainWhatTheStoreDoesNotGiveBack) {
+  DearStep step;
+  const at::Tensor plain = step();
+  const Outcome run = run_with(std::make_shared<TestStore>(TestStore::Fault::kLoad), step);
+  EXPECT_TRUE(same_bits(plain, run.gradient));
+  EXPECT_GT(run.report.parked, 0);
+  EXPECT_EQ(run.report.loaded, 0);
+  EXPECT_GT(run.report.replayed, 0);
+}
+
+TEST(Parking, StaysWithinTheBudgetWhileADiskWrites) {
+  std::string folder = (std::filesystem::temp_directory_path() / "reprise-XXXXXX").string();
+  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  DearStep step;
+  const at::Tensor plain = step();
+  for (const Bytes in_flight : {Bytes(0), MiB(64)}) {
+    const auto store = disk_store({.folder = folder, .in_flight = in_flight});
+    const Outcome run = run_with(store, step);
+    EXPECT_TRUE(same_bits(plain, run.gradient));
+    EXPECT_EQ(store->statistics().count, 0);
+  }
+  std::filesystem::remove_all(folder);
+}
+
+TEST(Parking, EverythingComesBackUnderParanoia) {
+  DearStep step;
+  const at::Tensor plain = step();
+  MemoryBudget budget(GiB(8), {.verify = true,
+                               .paranoid = true,
+                               .store = std::make_shared<TestStore>(),
+                               .smallest = Bytes(1)});
+  auto managed = budget.step();
+  const at::Tensor gradient = step();
+  managed.finish();
+  EXPECT_TRUE(same_bits(plain, gradient));
+  EXPECT_GT(budget.report().loaded, 0);
+}
+
+TEST(Parking, RefusesStoresThatAreNotForIt) {
+  class Inexact final : public Store {
+   public:
+    explicit Inexact(bool exact) : exact_(exact) {}
+    bool exact() const override { return exact_; }
+    bool takes(c10::Device) const override { return !exact_; }
+    std::string name() const override { return "a store"; }
+
+   protected:
+    std::unique_ptr<ParkedTensor> park_flat(const at::Tensor&) override { return nullptr; }
+
+   private:
+    const bool exact_;
+  };
+  const auto text = [](bool exact) {
+    try {
+      MemoryBudget budget(GiB(1), {.store = std::make_shared<Inexact>(exact)});
+    } catch (const UsageError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_EQ(text(false),
+            "BudgetOptions.store: a store does not give values back bit by bit, and the step would "
+            "not be the plain one; give it an exact store");
+  EXPECT_EQ(text(true),
+            "BudgetOptions.store: a store does not take tensors in host memory; give it a "
+            "disk_store()");
+}
+
+}  // namespace
+}  // namespace reprise
