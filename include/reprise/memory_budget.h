@@ -31,11 +31,15 @@
 #include <reprise/error.h>
 #include <reprise/store.h>
 
+#include <chrono>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 
 namespace reprise {
+
+class BudgetObserver;
 
 namespace tape {
 class Budget;
@@ -70,6 +74,11 @@ struct BudgetOptions {
   std::shared_ptr<Store> store = {};
   // Values below this size are not dropped: it would cost more than it frees.
   Bytes smallest = KiB(16);
+  // The most time that a step may spend on running operators again: just above the smallest budget
+  // that works it may be exponentially long. Past it the step ends with a BudgetError.
+  std::chrono::duration<double> replay_limit{std::numeric_limits<double>::infinity()};
+  // Is told what the tape does (budget_observer.h); null: nobody is.
+  std::shared_ptr<BudgetObserver> observer = nullptr;
 };
 
 // What a step did.
@@ -91,6 +100,10 @@ class MemoryBudget {
   // At most `limit` bytes on the CPU. Throws UsageError for a limit that is not positive, for a
   // heuristic that is not known, and where operators cannot be seen below autograd.
   explicit MemoryBudget(Bytes limit, BudgetOptions options = {});
+  // That part of all the bytes that the CPU has: the machine's physical memory, or the limit of the
+  // process's control group where that is smaller. Memory that others use is not taken off. Throws
+  // UsageError for a fraction that is not above 0 and at most 1, and as the constructor does.
+  static MemoryBudget fraction_of_device(double fraction, BudgetOptions options = {});
   ~MemoryBudget();
   MemoryBudget(const MemoryBudget&) = delete;
   MemoryBudget& operator=(const MemoryBudget&) = delete;

@@ -1,6 +1,7 @@
 // All of reprise. Including only the headers that you use compiles faster.
 #pragma once
 
+#include <reprise/budget_observer.h>
 #include <reprise/bytes.h>
 #include <reprise/checkpoint.h>
 #include <reprise/checkpoint_sequential.h>
@@ -15,5 +16,6 @@
 #include <reprise/selective.h>
 #include <reprise/simulate.h>
 #include <reprise/store.h>
+#include <reprise/trace_recorder.h>
 #include <reprise/version.h>
 #include <reprise/visit_tensors.h>

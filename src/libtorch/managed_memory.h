@@ -60,6 +60,8 @@ struct ManagedMemory {
     return c10::raw::intrusive_ptr::use_count(const_cast<c10::StorageImpl*>(&storage)) == 0;
   }
   static const c10::DataPtr& memory_of(const MemoryManager& manager) { return manager.memory_; }
+  // Used for no other manager of the process.
+  static std::uint64_t number_of(const MemoryManager& manager) { return manager.number_; }
 
  private:
   static void release(void* context);

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "tape/observation.h"
 #include "tape/tape.h"
 
 #define XXH_INLINE_ALL
@@ -152,6 +153,8 @@ void Tape::drop(Value& value) {
   ++report.dropped;
   report.dropped_bytes += Bytes(value.size);
   note_dropped(value);
+  memory.clear();
+  if (options_.observer) tell_dropped(*options_.observer, value);
 }
 
 bool Tape::drop_one() {

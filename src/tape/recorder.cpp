@@ -9,6 +9,7 @@
 #include "libtorch/memory_limit.h"
 #include "libtorch/operator_effects.h"
 #include "libtorch/operator_schemas.h"
+#include "tape/observation.h"
 
 namespace reprise::tape {
 namespace {
@@ -293,6 +294,8 @@ void Recorder::intercept(OperatorCall& call) {
   } else if (begun.producer != nullptr) {
     begun.producer->drawn.emplace_back(*generator, RandomState::of_generators({&*generator, 1}));
   }
+  std::optional<ObservedCall> observed;
+  if (options_.observer) observed.emplace(call);
   const std::uint64_t start = ticks();
   call.proceed();
   const double seconds = static_cast<double>(ticks() - start) / (kTicksPerMicrosecond * 1e6);
@@ -301,6 +304,11 @@ void Recorder::intercept(OperatorCall& call) {
   if (!lock.owns_lock()) lock.lock();
   if (producer != nullptr) producer->seconds = costs_.note(signature, seconds);
   end(call, facts, begun);
+  if (observed) {
+    c10::SmallVector<std::int16_t, 2> written;
+    for (const auto& write : begun.writes) written.push_back(write.slot);
+    observed->tell(*options_.observer, call, {written.data(), written.size()}, seconds);
+  }
   if (options_.paranoid) {
     tape_.drop_all();
   }

@@ -11,6 +11,7 @@
 
 #include "core/clock.h"
 #include "libtorch/memory_limit.h"
+#include "tape/observation.h"
 #include "tape/tape.h"
 
 namespace reprise::tape {
@@ -109,6 +110,7 @@ void Tape::give_bytes(Value& value, c10::Storage storage) {
   }
   note_restored(value);
   update_entry(value);
+  if (options_.observer) tell_restored(*options_.observer, value);
 }
 
 void Tape::replay(Producer& producer) {
@@ -123,8 +125,10 @@ void Tape::replay(Producer& producer) {
       return given[slot] = storage;
     });
   }
+  const double seconds = watch.elapsed().count();
   ++report.replayed;
-  report.replay_seconds += watch.elapsed().count();
+  report.replay_seconds += seconds;
+  if (options_.observer) tell_replayed(*options_.observer, producer, seconds);
   for (const Producer::Output& output : producer.outputs) {
     if (output.value == nullptr || output.value->has_bytes()) continue;
     c10::Storage storage;
@@ -226,6 +230,13 @@ void Tape::restore(Value& target) {
         if (input.value == nullptr || std::ranges::count(frame.pinned, input.value) != 0) continue;
         pin(*input.value);
         frame.pinned.push_back(input.value);
+      }
+      if (report.replay_seconds > options_.replay_limit.count()) {
+        throw BudgetError("memory budget: operators were run again for " +
+                          std::to_string(report.replay_seconds) +
+                          " s in this step, and BudgetOptions::replay_limit is " +
+                          std::to_string(options_.replay_limit.count()) +
+                          " s. Raise either, or take another heuristic than " + options_.heuristic);
       }
       if (report.replayed >= most) {
         throw BudgetError("memory budget: to bring back one tensor, " + std::to_string(patience) +

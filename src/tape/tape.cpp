@@ -8,6 +8,7 @@
 #include "core/ticks.h"
 #include "libtorch/counting_allocator.h"
 #include "libtorch/memory_limit.h"
+#include "tape/observation.h"
 
 namespace reprise::tape {
 
@@ -226,6 +227,7 @@ void Tape::storage_died(Cell& cell, c10::DataPtr memory) noexcept {
   if (cell.previous != nullptr) cell.previous->next = cell.next;
   if (cell.next != nullptr) cell.next->previous = cell.previous;
   if (cells_ == &cell) cells_ = cell.next;
+  if (options_.observer) tell_released(*options_.observer, cell);
   Value& value = *cell.value;
   value.pins -= cell.holds;
   leave_index(value);
