@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <reprise/error.h>
+#include <reprise/memory_budget.h>
 #include <reprise/version.h>
 
 #include <CLI/CLI.hpp>
@@ -26,6 +27,7 @@ namespace {
 
 constexpr int kFailed = 1;
 constexpr int kBadInput = 2;
+constexpr int kOverBudget = 4;
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
@@ -75,7 +77,7 @@ std::string with_remedy(const std::string& where, const std::string& text) {
   const std::string tried = tried_to_allocate(text);
   return fmt::format("{}; choose a smaller --batch, --context or --width{}",
                      tried.empty() ? text : "out of memory: tried to allocate " + tried,
-                     where.ends_with("compare") ? "" : ", or --strategy sqrt");
+                     where.ends_with("train") ? ", or --strategy sqrt" : "");
 }
 
 int report_lost_output(const std::string& where, const std::string& reason) {
@@ -125,6 +127,8 @@ int run_and_report(const std::string& where, const Chosen& chosen) {
     return report(where, with_remedy(where, first_line(error.what_without_backtrace())), kFailed);
   } catch (const std::bad_alloc&) {
     return report(where, with_remedy(where, "cannot allocate memory"), kFailed);
+  } catch (const BudgetError& error) {
+    return report(where, error.what(), kOverBudget);
   } catch (const Error& error) {
     return report(where, error.what(), kFailed);
   } catch (const std::exception& error) {
@@ -146,6 +150,7 @@ int run_command_line(int argc, const char* const* argv) {
   Chosen chosen;
   add_train(program, chosen);
   add_compare(program, chosen);
+  add_frontier(program, chosen);
   add_simulate(program, chosen);
   add_info(program, chosen);
   const int exit_code = parse_and_run(program, chosen, argc, argv);

@@ -3,6 +3,7 @@
 //
 // Exit codes: 0 done; 1 a comparison came out negative, or something failed on the way; 2 the
 // command or its input was wrong; 3 `train --verify` found a gradient that is not the plain step's;
+// 4 a step could not be run within its byte budget;
 // 130, 143 and 129: interrupted by SIGINT, SIGTERM or SIGHUP.
 #pragma once
 
@@ -16,6 +17,7 @@ using Chosen = std::function<int()>;
 
 void add_train(CLI::App& program, Chosen& chosen);
 void add_compare(CLI::App& program, Chosen& chosen);
+void add_frontier(CLI::App& program, Chosen& chosen);
 void add_simulate(CLI::App& program, Chosen& chosen);
 void add_info(CLI::App& program, Chosen& chosen);
 

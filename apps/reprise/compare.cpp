@@ -9,6 +9,7 @@
 
 #include "apps/reprise/commands.h"
 #include "apps/reprise/comparison.h"
+#include "apps/reprise/comparison_report.h"
 #include "apps/reprise/device.h"
 #include "apps/reprise/figures.h"
 #include "apps/reprise/memory_need.h"
@@ -21,14 +22,26 @@ namespace {
 // The weights, their gradients, and the bits of the gradients that are the yardstick.
 constexpr int kCopiesOfWeights = 3;
 
-std::string percent(double part) { return fmt::format("{:.0f} %", 100 * part); }
+std::vector<std::string> row_of(const Measured& each, const Measured& plain) {
+  std::vector<std::string> row = {escape(each.name), "-", "-", "-", "-", "-", "-", "-"};
+  if (each.is_examined) {
+    row[1] = to_string(each.peak);
+    row[2] = to_string(each.activations);
+    row[3] = percent(static_cast<double>(each.activations.count) /
+                     static_cast<double>(plain.activations.count));
+    row[6] = percent(each.recompute_share);
+  }
+  if (!each.milliseconds.empty()) {
+    row[4] = format_milliseconds(each.typical_milliseconds());
+    row[5] = fmt::format("{:.2f}×", each.ratio_to(plain));
+  }
+  row[7] = verdict_of(each);
+  return row;
+}
 
 void print_table(const CompareOptions& options, const std::vector<Measured>& all, Network& network,
                  const TextData& data) {
-  Facts facts;
-  network.describe(facts);
-  facts.add("data", fmt::format("{}, {} sequences a step", data.origin, options.batch));
-  facts.add("machine", describe_machine(options, network.device()));
+  Facts facts = facts_of(options, network, data);
   if (options.reentrant) facts.add("regions", "reentrant");
   print_result(facts.text() + "\n");
 
@@ -36,12 +49,7 @@ void print_table(const CompareOptions& options, const std::vector<Measured>& all
                "same gradients"});
   const Measured& plain = all.front();
   for (const Measured& each : all) {
-    table.add({escape(each.strategy.name()), to_string(each.peak), to_string(each.activations),
-               percent(static_cast<double>(each.activations.count) /
-                       static_cast<double>(plain.activations.count)),
-               format_milliseconds(each.typical_milliseconds()),
-               fmt::format("{:.2f}×", each.typical_milliseconds() / plain.typical_milliseconds()),
-               percent(each.recompute_share), each.difference ? "no" : "yes"});
+    if (is_shown(each)) table.add(row_of(each, plain));
   }
   print_result(table.text() + "\n");
   print_result(
@@ -53,14 +61,8 @@ void print_json(const CompareOptions& options, const std::vector<Measured>& all,
   nlohmann::json rows = nlohmann::json::array();
   const Measured& plain = all.front();
   for (const Measured& each : all) {
-    rows.push_back({{"strategy", each.strategy.name()},
-                    {"peak_bytes", each.peak.count},
-                    {"activation_bytes", each.activations.count},
-                    {"ms_per_step", each.typical_milliseconds()},
-                    {"ratio_to_none", each.typical_milliseconds() / plain.typical_milliseconds()},
-                    {"recompute_share", each.recompute_share},
-                    {"gradients_equal", !each.difference}});
-    if (each.difference) rows.back()["first_difference"] = each.difference->json();
+    if (!is_shown(each)) continue;
+    rows.push_back(json_of(each, plain));
   }
   const nlohmann::json result = {{"options", describe(options)},
                                  {"device", network.device().str()},
@@ -81,10 +83,10 @@ int compare(CompareOptions options) {
   check_context(data, options.gpt.context);
 
   Comparison comparison(options, data, device);
-  comparison.run(all);
+  const int signal = comparison.run(all);
   options.json ? print_json(options, all, comparison.network())
                : print_table(options, all, comparison.network(), data);
-  return report_differences(all);
+  return report_end("reprise compare", signal, report_differences(all));
 }
 
 }  // namespace

@@ -2,28 +2,55 @@
 #include "apps/reprise/comparison.h"
 
 #include <ATen/Context.h>
+#include <ATen/ops/ones.h>
 #include <fmt/format.h>
 #include <reprise/memory.h>
 
 #include <algorithm>
 #include <chrono>
+#include <exception>
+#include <utility>
 
 #include "apps/reprise/device.h"
+#include "apps/reprise/failure.h"
 #include "apps/reprise/figures.h"
+#include "apps/reprise/interrupt.h"
 #include "apps/reprise/progress.h"
 #include "apps/reprise/streams.h"
 
 namespace reprise::app {
 
+namespace {
+
+// A budget in which replays take so many times the plain step is too small for any use, and may
+// take hours.
+constexpr double kMostReplays = 10;
+
+}  // namespace
+
 double Measured::typical_milliseconds() const { return median(milliseconds); }
+
+double Measured::ratio_to(const Measured& plain) const {
+  std::vector<double> ratios;
+  const std::size_t rounds = std::min(milliseconds.size(), plain.milliseconds.size());
+  for (std::size_t i = 0; i < rounds; ++i) {
+    ratios.push_back(milliseconds[i] / plain.milliseconds[i]);
+  }
+  return median(ratios);
+}
 
 std::vector<Measured> strategies_to_measure(const std::vector<std::string>& names,
                                             c10::Device device,
                                             std::span<const models::StrategyKind> kinds) {
   std::vector<Measured> all;
   const auto add = [&](const std::string& name) {
-    const auto same = [&](const Measured& each) { return each.strategy.name() == name; };
-    if (std::ranges::none_of(all, same)) all.emplace_back(models::Strategy::parse(name, kinds));
+    const auto same = [&](const Measured& each) { return each.name == name; };
+    if (std::ranges::any_of(all, same)) return;
+    if (auto asked = AskedBudget::of_strategy(name)) {
+      all.emplace_back(name, *std::move(asked));
+    } else {
+      all.emplace_back(models::Strategy::parse(name, kinds));
+    }
   };
   add("none");
   for (const std::string& name : names) add(name);
@@ -38,25 +65,81 @@ Comparison::Comparison(const CompareOptions& options, const TextData& data, c10:
   clock_.watch(network_);
   network_.model()->train();
   allocate_gradients(*network_.model());
+  oldest_ = at::ones({}).requires_grad_() * 1;
 }
 
-void Comparison::run(std::vector<Measured>& all) {
+// Unmeasured: the first step of a process also starts threads and chooses kernels.
+void Comparison::warm_up(const Measured& plain) {
+  if (!std::exchange(is_warm_, true)) seconds_of_step(plain, 0);
+}
+
+void Comparison::measure_plain(Measured& plain) {
+  warm_up(plain);
+  examine(plain);
+}
+
+std::optional<double> Comparison::milliseconds_within(Bytes limit) {
+  Measured tried(models::Strategy::parse("none"));
+  tried.budget = make_budget(limit);
+  try {
+    return 1e3 * seconds_of_step(tried, 0);
+  } catch (const BudgetError&) {
+    return std::nullopt;
+  }
+}
+
+int Comparison::run(std::vector<Measured>& all) {
+  const InterruptScope interrupt;
   ProgressLine line;
-  // Unmeasured: the first step of a process also starts threads and chooses kernels.
-  seconds_of_step(all.front(), 0);
+  warm_up(all.front());
   for (std::int64_t round = 0; round <= options_.steps; ++round) {
     GradientBits expected;
     for (Measured& each : all) {
-      line.show({fmt::format("round {}/{}", round + 1, options_.steps + 1),
-                 escape(each.strategy.name())});
-      round == 0 ? examine(each) : time(each, round);
-      if (expected.empty()) {
-        expected = gradient_bits(*network_.model());
-      } else if (!each.difference) {
-        each.difference = first_difference(*network_.model(), expected);
-      }
+      if (interrupt.signal() != 0) return interrupt.signal();
+      if (!each.failure.empty()) continue;
+      line.show({fmt::format("round {}/{}", round + 1, options_.steps + 1), escape(each.name)});
+      measure(each, round, expected);
+      // Nothing to compare with any more.
+      if (!all.front().failure.empty()) return 0;
     }
   }
+  return interrupt.signal();
+}
+
+void Comparison::measure(Measured& measured, std::int64_t round, GradientBits& expected) {
+  try {
+    round == 0 ? examine(measured) : time(measured, round);
+    if (expected.empty()) {
+      expected = gradient_bits(*network_.model());
+    } else if (!measured.difference) {
+      measured.difference = first_difference(*network_.model(), expected);
+    }
+    measured.is_examined = true;
+  } catch (const std::exception& error) {
+    clock_.stop();
+    if (expected.empty() && round == 0) throw;
+    measured.failure = text_of(std::current_exception());
+    // Autograd leaves what a failed backward was about to run in its queue, with the activations
+    // that belong to it, and drops them before it runs anything older.
+    oldest_.backward({}, /*retain_graph=*/true);
+    // Or it could not even be opened, with so much live.
+    measured.is_over_budget = dynamic_cast<const BudgetError*>(&error) != nullptr ||
+                              (measured.asked && measured.budget == nullptr);
+  }
+}
+
+// What it comes to is known once the plain step has been measured.
+void Comparison::open_budget(Measured& measured) const {
+  if (!measured.asked) return;
+  measured.limit = measured.asked->limit(live_, peak_);
+  measured.budget = make_budget(measured.limit);
+}
+
+std::shared_ptr<MemoryBudget> Comparison::make_budget(Bytes limit) const {
+  return std::make_shared<MemoryBudget>(
+      limit, BudgetOptions{.heuristic = options_.heuristic,
+                           .verify = options_.determinism == "values",
+                           .replay_limit = std::chrono::duration<double>(kMostReplays * seconds_)});
 }
 
 // Everything that decides the gradients depends on the round alone.
@@ -68,33 +151,56 @@ double Comparison::seconds_of_step(const Measured& measured, std::int64_t round)
   at::manual_seed(static_cast<std::uint64_t>(options_.seed) + static_cast<std::uint64_t>(round));
   synchronize(network_.device());
   const auto start = std::chrono::steady_clock::now();
+  std::optional<MemoryBudget::Step> managed;
+  if (measured.budget) managed.emplace(measured.budget->step());
   network_.run_backward(batch, measured.strategy);
+  if (managed) managed->finish();
   synchronize(network_.device());
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
 void Comparison::examine(Measured& measured) {
+  open_budget(measured);
   const PeakScope memory(network_.device());
   clock_.start(network_.device());
   const double seconds = seconds_of_step(measured, 0);
   measured.recompute_share = clock_.stop() / seconds;
   measured.peak = memory.peak();
   measured.activations = memory.peak_above_start();
+  if (measured.asked) {
+    measured.tape = measured.budget->report();
+    measured.recompute_share += measured.tape.replay_seconds / seconds;
+  } else if (peak_ == Bytes(0)) {
+    seconds_ = seconds;
+    live_ = memory.live_at_start();
+    peak_ = measured.peak;
+  }
 }
 
 void Comparison::time(Measured& measured, std::int64_t round) {
   measured.milliseconds.push_back(1e3 * seconds_of_step(measured, round));
 }
 
-int report_differences(const std::vector<Measured>& all) {
+int report_differences(const std::vector<Measured>& all, const std::string& command,
+                       bool expects_misfits) {
   int exit_code = 0;
   for (const Measured& each : all) {
-    if (!each.difference) continue;
-    print_error_line(
-        fmt::format("reprise compare: under {} {}", each.strategy.name(), each.difference->text()));
-    exit_code = 1;
+    if (each.difference) {
+      print_error_line(fmt::format("{}: under {} {}", command, each.name, each.difference->text()));
+    }
+    const bool failed = !each.failure.empty() && !(expects_misfits && each.is_over_budget);
+    if (failed) {
+      print_error_line(fmt::format("{}: {} failed: {}", command, each.name, each.failure));
+    }
+    if (each.difference || failed) exit_code = 1;
   }
   return exit_code;
+}
+
+int report_end(const std::string& command, int signal, int exit_code) {
+  if (signal == 0) return exit_code;
+  print_error_line(command + ": interrupted; the result holds what was measured until then");
+  return exit_code_of_signal(signal);
 }
 
 }  // namespace reprise::app

@@ -4,18 +4,25 @@
 // that a machine that slows down or warms up does so for all. Nothing is updated. The first round
 // measures memory and the time spent recomputing; later ones only the clock. Gradients are
 // allocated beforehand: what is measured is forward and backward.
+//
+// A strategy that fails (a budget that is too small, a disk that is full) is left out from then on,
+// and the others go on.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 #include <reprise/bytes.h>
+#include <reprise/memory_budget.h>
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "apps/reprise/asked_budget.h"
 #include "apps/reprise/gradients.h"
 #include "apps/reprise/network.h"
 #include "apps/reprise/options.h"
@@ -26,16 +33,28 @@
 namespace reprise::app {
 
 struct Measured {
-  explicit Measured(models::Strategy s) : strategy(std::move(s)) {}
+  explicit Measured(models::Strategy s) : name(s.name()), strategy(std::move(s)) {}
+  Measured(std::string of, AskedBudget asked)
+      : name(std::move(of)), strategy(models::Strategy::parse("none")), asked(std::move(asked)) {}
 
+  std::string name;
   models::Strategy strategy;
-  Bytes peak;         // most bytes alive during the step
-  Bytes activations;  // of those, what was not alive before it
+  std::optional<AskedBudget> asked;
+  Bytes limit;                           // that `asked` comes to
+  std::shared_ptr<MemoryBudget> budget;  // of so much
+  reprise::StepReport tape;              // of its first step
+  std::string failure;                   // why there is no more of it; empty: nothing failed
+  bool is_over_budget = false;           // whether that is for want of bytes
+  bool is_examined = false;              // whether there are the figures of the first round
+  Bytes peak;                            // most bytes alive during the step
+  Bytes activations;                     // of those, what was not alive before it
   std::vector<double> milliseconds;
   double recompute_share = 0;                    // of the step's time
   std::optional<GradientDifference> difference;  // of the first round that had one
 
   double typical_milliseconds() const;
+  // The median over the rounds; 0 if there are none of both.
+  double ratio_to(const Measured& plain) const;
 };
 
 // "none", which the others are compared with, and then the named ones, each once; prepared for the
@@ -48,22 +67,47 @@ class Comparison {
  public:
   Comparison(const CompareOptions& options, const TextData& data, c10::Device device);
 
-  void run(std::vector<Measured>& all);
+  // For budgets that are yet to be chosen: the plain step's peak, which is also its row's.
+  void measure_plain(Measured& plain);
+  // Milliseconds of one step of the first round under a budget of so many bytes; nullopt if it
+  // cannot be run in them. Only after measure_plain().
+  std::optional<double> milliseconds_within(Bytes limit);
+  // Of the plain step, and live before it.
+  Bytes plain_peak() const { return peak_; }
+  Bytes live() const { return live_; }
+
+  // Throws what the plain step throws before there is anything to compare. Returns 0, or the signal
+  // that has ended it early.
+  int run(std::vector<Measured>& all);
   Network& network() { return network_; }
 
  private:
   double seconds_of_step(const Measured& measured, std::int64_t round);
+  void warm_up(const Measured& plain);
+  std::shared_ptr<MemoryBudget> make_budget(Bytes limit) const;
+  void open_budget(Measured& measured) const;
   void examine(Measured& measured);
   void time(Measured& measured, std::int64_t round);
+  void measure(Measured& measured, std::int64_t round, GradientBits& expected);
 
   const CompareOptions& options_;
   const TextData& data_;
   Network network_;
   RecomputeClock clock_;
+  bool is_warm_ = false;
+  // Of the plain step.
+  Bytes live_, peak_;
+  double seconds_ = 0;
+  // A graph older than those of the steps; see measure().
+  at::Tensor oldest_;
 };
 
-// One line on stderr for each strategy with a gradient that differs; the exit code, 1 if there is
-// one.
-int report_differences(const std::vector<Measured>& all);
+// One line on stderr for each strategy with a gradient that differs, or that failed; the exit code,
+// 1 if there is one. `expects_misfits`: a budget that is too small is no failure.
+int report_differences(const std::vector<Measured>& all,
+                       const std::string& command = "reprise compare",
+                       bool expects_misfits = false);
+// One line on stderr about the signal, if one came. The exit code.
+int report_end(const std::string& command, int signal, int exit_code);
 
 }  // namespace reprise::app

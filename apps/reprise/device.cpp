@@ -56,6 +56,14 @@ c10::Device parse_device(const std::string& text) {
   return numbered;
 }
 
+void require_cpu_for_budget(const std::string& option, const std::string& device) {
+  const c10::Device where = parse_device(device);
+  if (where.is_cpu()) return;
+  throw UsageError(fmt::format(
+      "{} works on the CPU alone so far, and the device is {}: leave it out, or give --device cpu",
+      option, where.str()));
+}
+
 void synchronize(c10::Device device) {
   if (!device.is_cpu()) at::accelerator::synchronizeDevice(device.index());
 }

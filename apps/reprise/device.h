@@ -13,6 +13,10 @@ namespace reprise::app {
 // available, for a name that is unknown or a device that is not here.
 c10::Device parse_device(const std::string& text);
 
+// Throws UsageError, naming the option, if that device is not the CPU: budgets are kept there alone
+// so far.
+void require_cpu_for_budget(const std::string& option, const std::string& device);
+
 // Waits until the device has done what it was given. Nothing to wait for on the CPU.
 void synchronize(c10::Device device);
 

@@ -5,6 +5,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros_like.h>
 #include <fmt/format.h>
+#include <reprise/memory_budget.h>
 
 #include <cstring>
 #include <nlohmann/json.hpp>
@@ -17,6 +18,8 @@ namespace {
 std::optional<std::string> bits_of(const at::Tensor& tensor) {
   if (!tensor.defined()) return std::nullopt;
   const at::Tensor dense = tensor.cpu().contiguous();
+  // A step under a budget may have dropped it.
+  const Pin in_place(dense);
   return std::string(static_cast<const char*>(dense.const_data_ptr()), dense.nbytes());
 }
 

@@ -82,19 +82,21 @@ void check_memory(const RunOptions& options, int copies, c10::Device device) {
 }
 
 void check_verification_memory(const TrainOptions& options, c10::Device device) {
-  if (options.verify == 0 || !device.is_cpu()) return;
+  const bool measures_share = options.budget.ends_with('%');
+  if ((options.verify == 0 && !measures_share) || !device.is_cpu()) return;
   // Between forward and backward there are no gradients yet, and before the second step nothing of
   // the optimizer's.
-  const int copies = options.steps > options.verify ? 3 : 1;
+  const int copies = options.verify > 0 && options.steps > options.verify ? 3 : 1;
   const double weights = parameters_needed(options.gpt) * kWordBytes * copies;
   const double needed = plain_step_bytes_needed(options) + weights;
   if (needed <= physical_memory()) return;
   throw UsageError(fmt::format(
-      "--verify {} runs steps of strategy none, which need at least {} for --layers {} at --batch "
-      "{}, and this machine has {}; choose a smaller --batch, --context or --layers, or leave out "
-      "--verify",
-      options.verify, text_of(needed), options.gpt.layers, options.batch,
-      text_of(physical_memory())));
+      "{} runs steps of strategy none, which need at least {} for --layers {} at --batch "
+      "{}, and this machine has {}; choose a smaller --batch, --context or --layers, or {}",
+      options.verify > 0 ? fmt::format("--verify {}", options.verify)
+                         : fmt::format("--budget {}", options.budget),
+      text_of(needed), options.gpt.layers, options.batch, text_of(physical_memory()),
+      options.verify > 0 ? "leave out --verify" : "give the budget in bytes"));
 }
 
 }  // namespace reprise::app

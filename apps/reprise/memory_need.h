@@ -20,7 +20,7 @@ double plain_step_bytes_needed(const RunOptions& options);
 // Throws UsageError, naming the options, if the weights or one batch cannot fit. `copies` of the
 // weights are kept: themselves, their gradients, and what the optimizer holds.
 void check_memory(const RunOptions& options, int copies, c10::Device device);
-// The same for the plain steps of options.verify.
+// The same for the plain steps of options.verify, and for that of a budget that is a share of one.
 void check_verification_memory(const TrainOptions& options, c10::Device device);
 
 }  // namespace reprise::app

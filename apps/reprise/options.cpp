@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <reprise/error.h>
+#include <reprise/simulate.h>
 
 #include <algorithm>
 #include <iterator>
@@ -11,7 +12,10 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "apps/reprise/asked_budget.h"
+#include "apps/reprise/device.h"
 #include "apps/reprise/option_group.h"
+#include "apps/reprise/step_trace_file.h"
 #include "models/strategy.h"
 
 namespace reprise::app {
@@ -87,7 +91,15 @@ void bind_regions(OptionGroup& group, RunOptions& options) {
   group.flag("--reentrant", options.reentrant, "use the reentrant variant of checkpointing");
   group.text("--determinism", "KIND", options.determinism,
              "what is compared of the tensors that are recomputed: none, default\n"
-             "(their number, shapes and types), or values (also a hash of each)");
+             "(their number, shapes and types), or values (also a hash of each; with\n"
+             "--budget of what is dropped, too)");
+}
+
+void bind_heuristic(OptionGroup& group, RunOptions& options) {
+  group.text("--heuristic", "NAME", options.heuristic,
+             fmt::format("which value goes first under a byte budget:\n{}",
+                         fmt::join(heuristic_names(), ", "))
+                 .c_str());
 }
 
 // As models::check() does, in the spelling of the options.
@@ -109,10 +121,17 @@ void check_run(RunOptions& options) {
   models::check(options.gpt);
 }
 
+// A tape can be asked for the hashes, and for nothing else that regions are asked for.
+bool is_for_the_tape(const RunOptions& options, bool has_budget) {
+  return has_budget && !options.reentrant && options.determinism == "values";
+}
+
 // Options that regions are given, without a strategy that makes any.
-void check_regions(const RunOptions& options, const std::vector<std::string>& strategies) {
+void check_regions(const RunOptions& options, const std::vector<std::string>& strategies,
+                   bool has_budget) {
+  if (is_for_the_tape(options, has_budget)) return;
   const auto recomputes = [](const std::string& each) {
-    return models::Strategy::parse(each).recomputes();
+    return !AskedBudget::of_strategy(each) && models::Strategy::parse(each).recomputes();
   };
   if (std::ranges::any_of(strategies, recomputes)) return;
   const std::string given = options.reentrant                  ? "--reentrant"
@@ -126,7 +145,38 @@ void check_regions(const RunOptions& options, const std::vector<std::string>& st
 }
 
 void check_strategy(const std::string& strategy, const RunOptions& options) {
+  if (AskedBudget::of_strategy(strategy)) {
+    return require_cpu_for_budget("strategy " + strategy, options.device);
+  }
   models::Strategy::parse(strategy).check(options.gpt.layers, region_options(options));
+}
+
+void check_heuristic(const RunOptions& options, bool has_budget, const char* remedy) {
+  check_choice("--heuristic", options.heuristic, heuristic_names());
+  if (has_budget || options.heuristic == RunOptions().heuristic) return;
+  throw UsageError(
+      fmt::format("--heuristic has no effect without a budget: {}, or leave it out", remedy));
+}
+
+void check_budget(const TrainOptions& options) {
+  const bool has_budget = !options.budget.empty();
+  check_heuristic(options, has_budget, "add --budget, such as --budget 80%");
+  if (!has_budget) return;
+  AskedBudget::parse("--budget", options.budget);
+  require_cpu_for_budget("--budget", options.device);
+}
+
+void check_trace(const TrainOptions& options) {
+  check_trace_name(options.trace_out);
+  if (!options.trace_out.empty()) require_cpu_for_budget("--trace-out", options.device);
+  if (options.trace_step == 0) return;
+  if (options.trace_out.empty()) {
+    throw UsageError("--trace-step needs a file: add --trace-out FILE");
+  }
+  if (options.trace_step > options.steps) {
+    throw UsageError(fmt::format("--trace-step {} is beyond --steps {}: give one of those steps",
+                                 options.trace_step, options.steps));
+  }
 }
 
 void check_saving(const TrainOptions& options) {
@@ -184,7 +234,16 @@ void bind(CLI::App& command, TrainOptions& options) {
                "step and every Nth after it; 0: never. Such a step costs a plain step\n"
                "more, with the memory of strategy none and a copy of the gradients;\n"
                "accelerators use deterministic kernels. The run stops where they\n"
-               "differ, before that step changes the weights: exit code 3");
+               "differ, before that step changes the weights: exit code 3. With\n"
+               "--budget those steps also hash what is dropped, and compare it with\n"
+               "what is made again");
+  memory.text("--budget", "B", options.budget,
+              "most bytes alive in a step, forward, backward and optimizer: what would\n"
+              "pass it is dropped, and made again when it is read. All bytes (400MB,\n"
+              "8GiB), a share of the peak of a plain step, which is run for that before\n"
+              "the first one (80%), or above what is live before a step (+84MB): weights\n"
+              "and the optimizer's moments. Where a step cannot be run in it: exit code 4");
+  bind_heuristic(memory, options);
   OptionGroup saving(command, "Saving");
   saving.path("--checkpoint-dir", "DIR", options.checkpoint_dir,
               "save the run there: at the end, and when it is interrupted");
@@ -195,6 +254,12 @@ void bind(CLI::App& command, TrainOptions& options) {
   saving.flag("--resume", options.resume, "go on, bit for bit, from what --checkpoint-dir holds");
   OptionGroup output(command, "Output");
   output.path("--metrics", "FILE", options.metrics, "write one JSON object a step to it");
+  output.path("--trace-out", "FILE", options.trace_out,
+              "trace one step to it: NAME.json for Chrome and Perfetto, with drops,\n"
+              "replays and the bytes alive; NAME.jsonl or NAME.log, also with .gz,\n"
+              "for `reprise simulate`");
+  output.whole("--trace-step", options.trace_step, {0, kMostSteps},
+               "which step that is; 0: the last of this call");
   output.flag("--sample", options.sample, "print a line written by the model at the end");
   bind_machine(command, options);
 }
@@ -205,20 +270,46 @@ void bind(CLI::App& command, CompareOptions& options) {
                   fmt::format("{}", fmt::join(usual_strategies(), ",")),
                   ("to compare, with commas between; none is always measured, as the\n"
                    "yardstick: " +
-                   strategy_list())
+                   strategy_list() +
+                   ",\nbudget:B (a byte budget as that of `reprise train`: budget:80%,\n"
+                   "budget:+54MB)")
                       .c_str());
   measuring.whole("--steps", options.steps, {1, kMostSteps}, "timed steps under each strategy");
   bind_regions(measuring, options);
+  bind_heuristic(measuring, options);
   bind_model(command, options);
   bind_machine(command, options);
+}
+
+void bind(CLI::App& command, FrontierOptions& options) {
+  OptionGroup measuring(command, "Measuring");
+  measuring.names("--budgets", options.budgets, "",
+                  "byte budgets with commas between, as those of `reprise train` (80%, 400MB,\n"
+                  "+84MB); if not given, ten parts of the plain step's activations, down to\n"
+                  "the least that works, which is searched for");
+  measuring.whole("--steps", options.steps, {1, kMostSteps}, "timed steps under each budget");
+  bind_heuristic(measuring, options);
+  bind_model(command, options);
+  OptionGroup chart(command, "Chart");
+  chart.path("--svg", "FILE", options.svg, "draw peak and time to it");
+  bind_machine(command, options);
+}
+
+void check(FrontierOptions& options) {
+  check_run(options);
+  for (const std::string& budget : options.budgets) AskedBudget::parse("--budgets", budget);
+  check_choice("--heuristic", options.heuristic, heuristic_names());
+  require_cpu_for_budget("reprise frontier", options.device);
 }
 
 void check(TrainOptions& options) {
   check_run(options);
   check_strategy(options.strategy, options);
-  check_regions(options, {options.strategy});
+  check_regions(options, {options.strategy}, !options.budget.empty());
+  check_budget(options);
   if (!options.warmup) options.warmup = std::min<std::int64_t>(100, options.steps / 10);
   check_saving(options);
+  check_trace(options);
 }
 
 void check(CompareOptions& options) {
@@ -228,7 +319,11 @@ void check(CompareOptions& options) {
                          [&](const auto& each) { return fits(each, options.gpt.layers); });
   }
   for (const std::string& strategy : options.strategies) check_strategy(strategy, options);
-  check_regions(options, options.strategies);
+  const bool has_budget = std::ranges::any_of(options.strategies, [](const std::string& each) {
+    return AskedBudget::of_strategy(each).has_value();
+  });
+  check_regions(options, options.strategies, has_budget);
+  check_heuristic(options, has_budget, "add one to --strategies, such as budget:80%");
 }
 
 CheckpointOptions region_options(const RunOptions& options) {
@@ -246,7 +341,8 @@ nlohmann::json describe(const RunOptions& options) {
           {"context", options.gpt.context}, {"attention", options.attention},
           {"dropout", options.gpt.dropout}, {"batch", options.batch},
           {"seed", options.seed},           {"dtype", options.dtype},
-          {"reentrant", options.reentrant}, {"determinism", options.determinism}};
+          {"reentrant", options.reentrant}, {"determinism", options.determinism},
+          {"heuristic", options.heuristic}};
 }
 
 nlohmann::json describe(const TrainOptions& options) {
@@ -258,7 +354,8 @@ nlohmann::json describe(const TrainOptions& options) {
               {"warmup", *options.warmup},
               {"weight_decay", options.weight_decay},
               {"clip", options.clip},
-              {"verify", options.verify}});
+              {"verify", options.verify},
+              {"budget", options.budget}});
   return all;
 }
 

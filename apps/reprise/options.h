@@ -29,6 +29,7 @@ struct RunOptions {
   std::string device = "auto";
   int threads = 0;  // 0: as LibTorch chooses
   bool reentrant = false;
+  std::string heuristic = "h_eq";  // of byte budgets
   std::string determinism = "default";
   bool json = false;
 };
@@ -42,12 +43,15 @@ struct TrainOptions : RunOptions {
   double weight_decay = 0.1;
   double clip = 1.0;  // largest norm of all gradients together; 0: no clipping
   std::string metrics;
+  std::string trace_out;        // empty: no step is traced
+  std::int64_t trace_step = 0;  // 0: the last of the call
   std::string checkpoint_dir;
   std::int64_t checkpoint_every = 0;  // 0: only at the end and when interrupted
   std::int64_t stop_after = 0;        // 0: at the last step
   bool resume = false;
   bool sample = false;
   std::int64_t verify = 0;  // steps from one verified step to the next; 0: none is
+  std::string budget;       // as AskedBudget reads it; empty: none
 };
 
 struct CompareOptions : RunOptions {
@@ -55,14 +59,22 @@ struct CompareOptions : RunOptions {
   std::int64_t steps = 5;
 };
 
+// Measures strategies "none", "every-block", and budgets.
+struct FrontierOptions : CompareOptions {
+  std::vector<std::string> budgets;  // empty: as frontier.cpp chooses
+  std::string svg;
+};
+
 // Makes `command` fill `options`, which must live as long as the command.
 void bind(CLI::App& command, TrainOptions& options);
 void bind(CLI::App& command, CompareOptions& options);
+void bind(CLI::App& command, FrontierOptions& options);
 
 // Throws UsageError for values that cannot work. Completes what follows from others (attention,
 // warm-up).
 void check(TrainOptions& options);
 void check(CompareOptions& options);
+void check(FrontierOptions& options);
 
 // What every region is given.
 CheckpointOptions region_options(const RunOptions& options);

@@ -43,12 +43,25 @@ std::vector<Place> with_aside(const char* option, const fs::path& path) {
 
 }  // namespace
 
+void refuse_overlap(const char* option, const std::string& path,
+                    const std::vector<std::string>& data) {
+  for (const Place& written : with_aside(option, path)) {
+    for (const std::string& each : data) refuse_same(written, {"--data", each});
+  }
+}
+
 void refuse_overlaps(const TrainOptions& options) {
-  std::vector<Place> metrics, checkpoint;
+  std::vector<Place> metrics, checkpoint, trace;
+  if (!options.trace_out.empty()) trace = {{"--trace-out", options.trace_out}};
   if (!options.metrics.empty()) metrics = with_aside("--metrics", options.metrics);
   if (!options.checkpoint_dir.empty()) {
     checkpoint = with_aside("--checkpoint-dir", training_checkpoint_file(options.checkpoint_dir));
     checkpoint.push_back({"--checkpoint-dir", options.checkpoint_dir});
+  }
+  for (const Place& each : trace) {
+    for (const Place& written : metrics) refuse_same(each, written);
+    for (const Place& saved : checkpoint) refuse_same(each, saved);
+    for (const std::string& data : options.data) refuse_same(each, {"--data", data});
   }
   for (const Place& each : metrics) {
     for (const Place& saved : checkpoint) refuse_same(each, saved);

@@ -31,7 +31,7 @@ std::size_t terminal_columns(std::FILE* stream) {
 
 std::vector<std::string> progress_parts(const ProgressFigures& figures) {
   const std::string total = fmt::format("{}", figures.steps);
-  return {
+  std::vector<std::string> parts = {
       fmt::format("step {:>{}}/{}", figures.step, total.size(), total),
       fmt::format("loss {:.4f}", figures.loss),
       format_duration(figures.seconds_left) + " left",
@@ -39,6 +39,8 @@ std::vector<std::string> progress_parts(const ProgressFigures& figures) {
       format_count(figures.tokens_per_second) + " tokens/s",
       "peak " + to_string(figures.peak),
   };
+  if (figures.replayed > 0) parts.push_back(fmt::format("{} replayed", figures.replayed));
+  return parts;
 }
 
 std::string fit_into(const std::vector<std::string>& parts, std::size_t columns) {

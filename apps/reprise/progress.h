@@ -17,6 +17,7 @@ struct ProgressFigures {
   double milliseconds_per_step = 0;
   double tokens_per_second = 0;
   Bytes peak;
+  std::int64_t replayed = 0;  // operators run again in the last step
   double seconds_left = 0;
 };
 

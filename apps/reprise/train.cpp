@@ -5,8 +5,10 @@
 #include <reprise/error.h>
 
 #include <CLI/App.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <memory>
+#include <utility>
 
 #include "apps/reprise/commands.h"
 #include "apps/reprise/device.h"
@@ -44,6 +46,18 @@ void prepare_folder(const TrainOptions& options) {
   require_writable_folder(options.checkpoint_dir);
 }
 
+// A step of an earlier call, or one beyond where this one stops.
+void check_traced_step(const TrainOptions& options, const Trainer& trainer) {
+  if (options.trace_step == 0) return;
+  const std::int64_t first = trainer.steps_done() + 1;
+  const std::int64_t last = options.stop_after > 0
+                                ? std::min(options.steps, trainer.steps_done() + options.stop_after)
+                                : options.steps;
+  if (options.trace_step >= first && options.trace_step <= last) return;
+  throw UsageError(fmt::format("--trace-step {} is none of this call, whose steps are {} to {}",
+                               options.trace_step, first, last));
+}
+
 void print_configuration(const TrainOptions& options, const TextData& data, Trainer& trainer) {
   const double bytes = static_cast<double>(data.training.size() + data.validation.size());
   Facts facts;
@@ -60,6 +74,7 @@ void print_configuration(const TrainOptions& options, const TextData& data, Trai
       "strategy",
       options.strategy + (options.reentrant ? ", reentrant" : "") +
           (options.determinism == "default" ? "" : ", determinism check " + options.determinism));
+  if (trainer.budget()) facts.add("budget", trainer.budget()->describe());
   if (trainer.steps_done() > 0) {
     facts.add("resumed",
               fmt::format("after step {} of {}", trainer.steps_done(), saved_where(options)));
@@ -83,9 +98,12 @@ int train(TrainOptions options) {
 
   Trainer trainer(options, strategy, data, device);
   if (options.resume) trainer.resume(options.checkpoint_dir);
+  check_traced_step(options, trainer);
+  trainer.open_budget();
   MetricsFile metrics(options.metrics, trainer.steps_done() + 1);
+  StepTraceFile trace(options.trace_out);
   if (!options.json) print_configuration(options, data, trainer);
-  const Outcome outcome = run_steps(options, trainer, metrics);
+  const Outcome outcome = run_steps(options, trainer, metrics, std::move(trace));
   return report(options, outcome, trainer);
 }
 

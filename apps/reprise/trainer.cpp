@@ -26,6 +26,7 @@ namespace reprise::app {
 
 namespace {
 
+constexpr Bytes kNoBound(std::int64_t{1} << 60);
 constexpr std::int64_t kValidationSequences = 64;
 constexpr double kSampleTemperature = 0.8;
 
@@ -77,7 +78,34 @@ double Trainer::accumulate(const models::Strategy& strategy) {
   return total.item<double>();
 }
 
-StepReport Trainer::step() {
+Bytes Trainer::live_before_step() {
+  Bytes live = live_bytes(network_.device());
+  if (!optimizer_.state().empty()) return live;
+  for (const at::Tensor& parameter : network_.model()->parameters()) {
+    live += Bytes(static_cast<std::int64_t>(parameter.nbytes())) * 2;
+  }
+  return live;
+}
+
+void Trainer::open_budget() {
+  if (options_.budget.empty()) return;
+  const AskedBudget asked = AskedBudget::parse("--budget", options_.budget);
+  optimizer_.zero_grad();
+  const Bytes live = live_before_step();
+  Bytes plain_peak;
+  if (asked.is_share()) {
+    network_.model()->train();
+    const Bytes moments = live - live_bytes(network_.device());
+    const auto plainly = models::Strategy::parse("none");
+    const Verification plain(*network_.model(), network_.device(), [&] { accumulate(plainly); });
+    plain_peak = plain.report().peak + moments;
+  }
+  budget_.emplace(
+      asked, live, plain_peak,
+      BudgetOptions{.heuristic = options_.heuristic, .verify = options_.determinism == "values"});
+}
+
+StepReport Trainer::step(const std::shared_ptr<BudgetObserver>& observer) {
   network_.model()->train();
   std::optional<Verification> verification;
   if (is_verified_next()) {
@@ -91,6 +119,13 @@ StepReport Trainer::step() {
   report.learning_rate = schedule_.learning_rate(done_);
   for (auto& group : optimizer_.param_groups()) group.options().set_lr(report.learning_rate);
   optimizer_.zero_grad();
+  std::optional<MemoryBudget> boundless;
+  if (!budget_ && observer) boundless.emplace(kNoBound, BudgetOptions{.observer = observer});
+  MemoryBudget* const budget = budget_     ? &budget_->of_step(verification.has_value(), observer)
+                               : boundless ? &*boundless
+                                           : nullptr;
+  std::optional<MemoryBudget::Step> managed;
+  if (budget) managed.emplace(budget->step());
   report.loss = finite_loss(accumulate(strategy_));
   report.tokens = options_.accumulate * options_.batch * options_.gpt.context;
   const double comparing = verification ? verification->compare(*network_.model()) : 0;
@@ -102,6 +137,10 @@ StepReport Trainer::step() {
   } else {
     optimizer_.step();
     ++done_;
+  }
+  if (managed) {
+    managed->finish();
+    if (budget_) report.tape = budget->report();
   }
   synchronize(network_.device());
   report.peak = memory.peak();

@@ -2,11 +2,13 @@
 // checkpoint left off. It prints nothing; the train command does.
 #pragma once
 
+#include <reprise/budget_observer.h>
 #include <reprise/bytes.h>
 #include <torch/optim/adamw.h>
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -14,6 +16,7 @@
 #include "apps/reprise/options.h"
 #include "apps/reprise/schedule.h"
 #include "apps/reprise/text_data.h"
+#include "apps/reprise/training_budget.h"
 #include "apps/reprise/training_checkpoint.h"
 #include "apps/reprise/verification.h"
 #include "models/strategy.h"
@@ -29,6 +32,7 @@ struct StepReport {
   std::int64_t tokens = 0;
   Bytes peak;  // most bytes alive during the step, the verification's plain step not included
   std::optional<VerificationReport> verification;  // if the step was verified
+  std::optional<reprise::StepReport> tape;         // if it ran under a budget
 
   bool differs() const { return verification && verification->difference; }
 };
@@ -40,10 +44,20 @@ class Trainer {
   Trainer(const TrainOptions& options, models::Strategy strategy, TextData data,
           c10::Device device);
 
+  // Opens the budget that the options ask for, if they do: to be called once, before the first step
+  // and after resume(). For a share of the plain peak it runs a plain forward and backward of the
+  // first step, and leaves no trace of them. Throws UsageError if it is not above what is live
+  // before a step.
+  void open_budget();
+  const std::optional<TrainingBudget>& budget() const { return budget_; }
+
   // Throws Error, before the parameters are changed, if the loss is not a finite number. Where the
   // verification finds a difference, the step is not done: parameters, random state and number of
   // steps stay as they were.
-  StepReport step();
+  //
+  // An observer is told what a tape sees of the step: that of the budget, or, without one, of a
+  // tape that has all the room in the world.
+  StepReport step(const std::shared_ptr<BudgetObserver>& observer = nullptr);
   // Steps done, those of earlier processes included.
   std::int64_t steps_done() const { return done_; }
   // Mean loss over sequences taken evenly from the validation text, without dropout.
@@ -68,6 +82,8 @@ class Trainer {
   // Forward and backward of all batches of the next step; returns their mean loss.
   double accumulate(const models::Strategy& strategy);
   double finite_loss(double loss) const;
+  // Weights, data and the optimizer's moments, which it makes in its first step.
+  Bytes live_before_step();
   bool is_verified_next() const { return options_.verify > 0 && done_ % options_.verify == 0; }
 
   TrainOptions options_;
@@ -77,6 +93,7 @@ class Trainer {
   Schedule schedule_;
   torch::optim::AdamW optimizer_;
   std::int64_t done_ = 0;
+  std::optional<TrainingBudget> budget_;
 };
 
 }  // namespace reprise::app

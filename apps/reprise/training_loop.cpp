@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "apps/reprise/figures.h"
@@ -33,7 +34,22 @@ nlohmann::json metrics_of(const StepReport& report) {
                     {"verification_peak_bytes", verification->peak.count}});
     if (report.differs()) metrics["first_difference"] = verification->difference->json();
   }
+  if (const auto& tape = report.tape) {
+    metrics.update({{"dropped", tape->dropped},
+                    {"dropped_bytes", tape->dropped_bytes.count},
+                    {"replayed", tape->replayed},
+                    {"replay_ms", 1e3 * tape->replay_seconds}});
+  }
   return metrics;
+}
+
+void add(reprise::StepReport& sum, const reprise::StepReport& step) {
+  sum.peak = std::max(sum.peak, step.peak);
+  sum.operators += step.operators;
+  sum.dropped += step.dropped;
+  sum.dropped_bytes += step.dropped_bytes;
+  sum.replayed += step.replayed;
+  sum.replay_seconds += step.replay_seconds;
 }
 
 // Of the last steps only: this runs after every one.
@@ -53,6 +69,7 @@ ProgressFigures progress_of(const TrainOptions& options, const Outcome& outcome)
           .milliseconds_per_step = typical,
           .tokens_per_second = static_cast<double>(outcome.last.tokens) / typical * 1e3,
           .peak = outcome.peak,
+          .replayed = outcome.last.tape ? outcome.last.tape->replayed : 0,
           .seconds_left =
               (typical + verifying) / 1e3 * static_cast<double>(options.steps - outcome.last.step)};
 }
@@ -61,34 +78,41 @@ void save(const TrainOptions& options, Trainer& trainer) {
   if (!options.checkpoint_dir.empty()) trainer.save(options.checkpoint_dir);
 }
 
-void write_metrics(const TrainOptions& options, const StepReport& report, Trainer& trainer,
-                   MetricsFile& metrics) {
+// Writes a file of the option; where it cannot, the run is saved before it ends.
+void write_or_stop(const TrainOptions& options, Trainer& trainer, const char* option,
+                   const std::function<void()>& write) {
   try {
-    metrics.write(metrics_of(report));
+    write();
   } catch (const Error& error) {
     save(options, trainer);
     const std::string saved = saved_where(options);
     throw Error(fmt::format(
-        "{}; {}; free space or choose another file with --metrics", error.what(),
+        "{}; {}; free space or choose another file with {}", error.what(),
         saved.empty() ? fmt::format("stopped after step {}, and nothing was saved, for there is no "
                                     "--checkpoint-dir",
                                     trainer.steps_done())
                       : fmt::format("step {} is saved to {}: go on with --resume",
-                                    trainer.steps_done(), saved)));
+                                    trainer.steps_done(), saved),
+        option));
   }
 }
 
 void take_step(const TrainOptions& options, Trainer& trainer, MetricsFile& metrics,
-               Outcome& outcome) {
-  outcome.last = trainer.step();
+               StepTraceFile* trace, Outcome& outcome) {
+  outcome.last = trainer.step(trace != nullptr ? trace->observer() : nullptr);
   outcome.milliseconds.push_back(outcome.last.milliseconds);
   outcome.peak = std::max(outcome.peak, outcome.last.peak);
+  if (outcome.last.tape) add(outcome.tape, *outcome.last.tape);
   if (const auto& verification = outcome.last.verification) {
     outcome.verification_milliseconds.push_back(verification->milliseconds);
     outcome.verification_peak = std::max(outcome.verification_peak, verification->peak);
     outcome.difference = verification->difference;
   }
-  write_metrics(options, outcome.last, trainer, metrics);
+  if (trace != nullptr) {
+    write_or_stop(options, trainer, "--trace-out", [&] { trace->close(outcome.last.step); });
+    outcome.traced_step = outcome.last.step;
+  }
+  write_or_stop(options, trainer, "--metrics", [&] { metrics.write(metrics_of(outcome.last)); });
 }
 
 // Judged before it is saved.
@@ -103,17 +127,22 @@ void finish(const TrainOptions& options, Trainer& trainer, Outcome& outcome) {
 
 }  // namespace
 
-Outcome run_steps(const TrainOptions& options, Trainer& trainer, MetricsFile& metrics) {
+Outcome run_steps(const TrainOptions& options, Trainer& trainer, MetricsFile& metrics,
+                  StepTraceFile trace) {
   const InterruptScope interrupt;
   ProgressLine line;
   Outcome outcome;
   const auto start = std::chrono::steady_clock::now();
   const std::int64_t first = trainer.steps_done();
+  const std::int64_t last =
+      options.stop_after > 0 ? std::min(options.steps, first + options.stop_after) : options.steps;
+  const std::int64_t traced = options.trace_step > 0 ? options.trace_step : last;
   for (bool complete = false; !complete && !outcome.signal;) {
-    take_step(options, trainer, metrics, outcome);
+    const bool is_traced = trace.observer() != nullptr && trainer.steps_done() + 1 == traced;
+    take_step(options, trainer, metrics, is_traced ? &trace : nullptr, outcome);
     line.show(progress_parts(progress_of(options, outcome)));
     const std::int64_t done = trainer.steps_done();
-    complete = done == options.steps || done - first == options.stop_after || outcome.difference;
+    complete = done == last || outcome.difference;
     // A signal during the last step asks for what is about to happen anyway.
     if (!complete) outcome.signal = interrupt.signal();
     const bool due = options.checkpoint_every > 0 && done % options.checkpoint_every == 0;

@@ -11,6 +11,7 @@
 
 #include "apps/reprise/metrics.h"
 #include "apps/reprise/options.h"
+#include "apps/reprise/step_trace_file.h"
 #include "apps/reprise/trainer.h"
 
 namespace reprise::app {
@@ -23,16 +24,21 @@ struct Outcome {
   Bytes peak;
   double validation_loss = 0;  // not measured if a signal has come
   int signal = 0;              // that ended the call before its steps were done; else 0
+  reprise::StepReport tape;    // sums over the steps; nothing if there was no budget
   std::vector<double> verification_milliseconds;  // of the verified steps
   Bytes verification_peak;
+  std::int64_t traced_step = 0;                  // 0: none was
   std::optional<GradientDifference> difference;  // of the last step, which was then not done
 };
 
+// `trace` is given the step that the options name.
+//
 // Saves at the end, and as the options say, if there is a --checkpoint-dir. Throws Error if a loss
-// or a weight is not finite, or if a file cannot be written; if that is the metrics, the run is
-// saved first. A difference that a verification finds ends the call as if the steps before were all
-// that was asked for.
-Outcome run_steps(const TrainOptions& options, Trainer& trainer, MetricsFile& metrics);
+// or a weight is not finite, or if a file cannot be written; if that is the metrics or the trace,
+// the run is saved first. A difference that a verification finds ends the call as if the steps
+// before were all that was asked for.
+Outcome run_steps(const TrainOptions& options, Trainer& trainer, MetricsFile& metrics,
+                  StepTraceFile trace = StepTraceFile(""));
 
 // The file of the checkpoint; empty if there is none.
 std::string saved_where(const TrainOptions& options);

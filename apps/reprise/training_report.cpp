@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -21,10 +22,12 @@ constexpr int kDiffers = 3;
 
 int report_interruption(const TrainOptions& options, const Outcome& outcome) {
   const std::string saved = saved_where(options);
-  print_error_line(fmt::format("reprise train: interrupted after step {}; {}", outcome.last.step,
+  const bool lacks_trace = !options.trace_out.empty() && outcome.traced_step == 0;
+  print_error_line(fmt::format("reprise train: interrupted after step {}; {}{}", outcome.last.step,
                                saved.empty()
                                    ? "nothing was saved, for there is no --checkpoint-dir"
-                                   : fmt::format("saved to {}; add --resume to go on", saved)));
+                                   : fmt::format("saved to {}; add --resume to go on", saved),
+                               lacks_trace ? "; no step was traced" : ""));
   return exit_code_of_signal(outcome.signal);
 }
 
@@ -76,6 +79,33 @@ int report_difference(const TrainOptions& options, const Outcome& outcome) {
   return kDiffers;
 }
 
+std::string describe_tape(const Outcome& outcome, const TrainingBudget& budget) {
+  const auto steps = static_cast<double>(outcome.milliseconds.size());
+  const reprise::StepReport& sum = outcome.tape;
+  return fmt::format(
+      "{} held: a step drops {} values ({}), and runs {} operators again in {} ms",
+      to_string(budget.limit()), format_count(static_cast<double>(sum.dropped) / steps),
+      to_string(Bytes(std::llround(static_cast<double>(sum.dropped_bytes.count) / steps))),
+      format_count(static_cast<double>(sum.replayed) / steps),
+      format_milliseconds(1e3 * sum.replay_seconds / steps));
+}
+
+// Sums over the steps of the call.
+nlohmann::json tape_of(const Outcome& outcome, const TrainingBudget& budget) {
+  nlohmann::json tape = {{"asked", budget.asked().text()},
+                         {"bytes", budget.limit().count},
+                         {"live_before_step_bytes", budget.live().count},
+                         {"peak_bytes", outcome.tape.peak.count},
+                         {"steps", outcome.milliseconds.size()},
+                         {"operators", outcome.tape.operators},
+                         {"dropped", outcome.tape.dropped},
+                         {"dropped_bytes", outcome.tape.dropped_bytes.count},
+                         {"replayed", outcome.tape.replayed},
+                         {"replay_seconds", outcome.tape.replay_seconds}};
+  if (budget.asked().is_share()) tape["plain_peak_bytes"] = budget.plain_peak().count;
+  return tape;
+}
+
 void print_closing_table(const TrainOptions& options, const Outcome& outcome, Trainer& trainer) {
   const double typical = median(outcome.milliseconds);
   Facts facts;
@@ -87,8 +117,12 @@ void print_closing_table(const TrainOptions& options, const Outcome& outcome, Tr
             fmt::format("{} ms/step, {} tokens/s", format_milliseconds(typical),
                         format_count(static_cast<double>(outcome.last.tokens) / typical * 1e3)));
   facts.add("peak", fmt::format("{} alive at once", to_string(outcome.peak)));
+  if (trainer.budget()) facts.add("budget", describe_tape(outcome, *trainer.budget()));
   if (options.verify > 0) facts.add("verified", describe_verification(options, outcome));
   facts.add("weights", fmt::format("{:016x}", hash_parameters(*trainer.network().model())));
+  if (outcome.traced_step > 0) {
+    facts.add("trace", fmt::format("{}, of step {}", options.trace_out, outcome.traced_step));
+  }
   if (!saved_where(options).empty()) facts.add("saved", saved_where(options));
   if (options.sample) facts.add("sample", trainer.sample(kSampleLength));
   print_result(facts.text());
@@ -109,7 +143,11 @@ void print_json(const TrainOptions& options, const Outcome& outcome, Trainer& tr
       {"peak_bytes", outcome.peak.count},
       {"weights_xxh3", fmt::format("{:016x}", hash_parameters(*trainer.network().model()))},
       {"saved", saved_where(options)}};
+  if (trainer.budget()) result["budget"] = tape_of(outcome, *trainer.budget());
   if (options.verify > 0) result["verification"] = verification_of(options, outcome);
+  if (outcome.traced_step > 0) {
+    result["trace"] = {{"file", options.trace_out}, {"step", outcome.traced_step}};
+  }
   if (options.sample) result["sample"] = trainer.sample(kSampleLength);
   // A model may write half a character; JSON may not.
   print_result(result.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");

@@ -1,8 +1,12 @@
 // `reprise compare`: its figures follow the strategies, and its verdict on gradients is a verdict.
 #include <gmock/gmock.h>
+#include <reprise/error.h>
 #include <reprise/saved_tensor_hooks.h>
 
+#include <chrono>
+#include <csignal>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "apps/reprise/comparison.h"
 #include "apps/reprise/gradients.h"
@@ -72,6 +76,109 @@ TextData some_text() {
   TextData data;
   data.training = std::string(200, 'x');
   return data;
+}
+
+// Activations far above the weights.
+constexpr const char* kDeep = "--layers 6 --context 64 --batch 8 --dropout 0.1 --json ";
+
+TEST(Compare, MeasuresByteBudgetsBesideTheStrategies) {
+  const Finished run = run_here(tiny_run(
+      "compare",
+      std::string(kDeep) + "--steps 2 --strategies every-block,budget:60%,budget:+4MB,budget:1GB"));
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  const json rows = json::parse(run.out).at("strategies");
+  ASSERT_EQ(rows.size(), 5u);
+  const json &plain = rows[0], &share = rows[2], &above = rows[3], &wide = rows[4];
+  EXPECT_FALSE(plain.contains("budget_bytes"));
+  EXPECT_EQ(share.at("strategy"), "budget:60%");
+  EXPECT_NEAR(share.at("budget_bytes").get<double>(), 0.6 * plain.at("peak_bytes").get<double>(),
+              1);
+  EXPECT_GT(share.at("dropped"), 0);
+  EXPECT_GT(share.at("replayed"), 0);
+  EXPECT_GT(share.at("recompute_share"), 0);
+  EXPECT_LE(above.at("activation_bytes"), 4'000'000);
+  EXPECT_EQ(wide.at("budget_bytes"), 1'000'000'000);
+  EXPECT_EQ(wide.at("dropped"), 0);
+  for (int i : {2, 3, 4}) {
+    EXPECT_LE(rows[i].at("peak_bytes"), rows[i].at("budget_bytes")) << rows[i];
+    EXPECT_TRUE(rows[i].at("gradients_equal").get<bool>());
+    EXPECT_TRUE(rows[i].at("fits").get<bool>());
+    EXPECT_GT(rows[i].at("ratio_to_none"), 0);
+  }
+}
+
+TEST(Compare, AStrategyThatFailsIsARowAndTheOthersRemain) {
+  const std::string which = "--steps 2 --strategies budget:+100kB,budget:20kB,every-block";
+  const Finished run = run_here(tiny_run("compare", kDeep + which));
+  EXPECT_EQ(run.exit_code, 1);
+  const json rows = json::parse(run.out).at("strategies");
+  ASSERT_EQ(rows.size(), 4u);
+  EXPECT_FALSE(rows[1].at("fits").get<bool>());
+  EXPECT_FALSE(rows[1].contains("peak_bytes"));
+  EXPECT_FALSE(rows[2].at("fits").get<bool>());
+  EXPECT_THAT(rows[1].at("failure").get<std::string>(), HasSubstr(" asks for "));
+  EXPECT_THAT(rows[2].at("failure").get<std::string>(), HasSubstr("live before the step already"));
+  EXPECT_TRUE(rows[3].at("gradients_equal").get<bool>());
+  EXPECT_GT(rows[3].at("ms_per_step"), 0);
+  EXPECT_THAT(run.err, AllOf(HasSubstr("reprise compare: budget:+100kB failed: memory budget of"),
+                             HasSubstr("reprise compare: budget:20kB failed: ")));
+  const Finished table = run_here(tiny_run("compare", which));
+  EXPECT_THAT(table.out, AllOf(HasSubstr("does not fit"), HasSubstr("yes")));
+}
+
+TEST(Compare, ABackwardThatFailsLeavesNothingBehind) {
+  const Finished run = run_here(
+      tiny_run("compare", std::string(kDeep) + "--steps 1 --strategies budget:+1.5MB,sqrt"));
+  const json rows = json::parse(run.out).at("strategies");
+  ASSERT_FALSE(rows[1].at("fits").get<bool>());
+  const auto alive = [&](int i) {
+    return rows[i].at("peak_bytes").get<std::int64_t>() -
+           rows[i].at("activation_bytes").get<std::int64_t>();
+  };
+  EXPECT_NEAR(alive(2), alive(0), 2000);
+}
+
+TEST(Compare, ARoundThatFailsLaterLeavesWhatWasMeasured) {
+  CompareOptions options;
+  options.gpt = {.layers = 2, .width = 16, .heads = 2, .context = 8};
+  options.steps = 3;
+  const TextData data = some_text();
+  int steps = 0;
+  const models::StrategyKind kinds[] = {
+      models::strategy_kinds()[0],
+      {"full-disk", {}, [&](std::string_view) {
+         return models::Method{.around_forward = [&]() -> ContextScope {
+           if (++steps == 3) throw Error("no space left on device");
+           return nullptr;
+         }};
+       }}};
+  auto all = strategies_to_measure({"full-disk"}, c10::kCPU, kinds);
+  EXPECT_EQ(Comparison(options, data, c10::kCPU).run(all), 0);
+  EXPECT_EQ(all[0].milliseconds.size(), 3u);
+  EXPECT_TRUE(all[1].is_examined);
+  EXPECT_EQ(all[1].milliseconds.size(), 1u);
+  EXPECT_EQ(all[1].failure, "no space left on device");
+  EXPECT_EQ(steps, 3);
+}
+
+TEST(Compare, AnInterruptionLeavesWhatWasMeasured) {
+  Process process(tiny_run("compare", "--steps 1000000"));
+  std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+  process.send(SIGINT);
+  const Finished result = process.wait();
+  EXPECT_EQ(result.exit_code, 130);
+  EXPECT_THAT(result.err, HasSubstr("reprise compare: interrupted; the result holds what"));
+  EXPECT_THAT(result.out, AllOf(HasSubstr("every-block"), HasSubstr("1.00×")));
+}
+
+TEST(Compare, RefusesBudgetsThatAreNone) {
+  for (const std::string wrong : {"budget:", "budget:many", "budget:0%"}) {
+    const Finished result = run_here({"compare", "--device", "cpu", "--strategies", wrong});
+    EXPECT_EQ(result.exit_code, 2);
+    EXPECT_THAT(result.err, HasSubstr("the budget of strategy " + wrong + " is '"));
+  }
+  EXPECT_THAT(run_here(words("compare --heuristic lru --strategies none")).err,
+              HasSubstr("--heuristic has no effect without a budget: add one to --strategies"));
 }
 
 TEST(Compare, MeasuresAStrategyThatParksWhatForwardSaves) {
