@@ -165,10 +165,11 @@ void Recorder::note_writes(OperatorCall& call, const OperatorFacts& facts, Begun
       const std::int16_t mine = slot++;
       if (argument != write.argument || !libtorch::is_plain(tensor, c10::kCPU)) return;
       const bool covers = libtorch::covers_storage(tensor) && overwrites(call, argument);
-      // The old contents of a root are lost, and of memory that is written through two arguments
-      // each would have a copy of its own.
-      Value& old = tape_.value_of(tensor);
-      const bool lost = !covers && !statistic && old.producer == nullptr;
+      // The old contents of a root are lost to those who read them, and of memory that is written
+      // through two arguments each would have a copy of its own.
+      const Value& old = tape_.value_of(tensor);
+      const auto uses = std::ranges::count(begun.pinned, &old, &Begun::Pinned::value);
+      const bool lost = old.producer == nullptr && !statistic && (!covers || uses > 1);
       const bool twice = std::ranges::any_of(begun.writes, [&](const Begun::Write& other) {
         return other.tensor.is_alias_of(tensor);
       });

@@ -77,6 +77,17 @@ TEST(ReplayedOperators, ARootThatIsChangedByAnOperatorWithOtherResults) {
       {x}));
 }
 
+TEST(ReplayedOperators, ARootThatIsReadAndIsTheOut) {
+  const Tensor x = leaf({4, 6});
+  EXPECT_TRUE(is_right_and_verified(
+      [&] {
+        Tensor most = at::zeros({4, 6});
+        at::maximum_out(most, most, x.detach());
+        return x.exp() * most.mul(2);
+      },
+      {x}));
+}
+
 TEST(ReplayedOperators, WritesThroughSeveralArgumentsIntoOneTensor) {
   const Tensor x = leaf({4, 6});
   EXPECT_TRUE(is_right_and_verified(
