@@ -9,6 +9,7 @@ import os
 import pathlib
 
 import torch
+from torch.testing._internal.opinfo.core import BinaryUfuncInfo, UnaryUfuncInfo
 from torch.utils._pytree import tree_leaves, tree_map
 
 # Larger samples would take their time and show nothing else.
@@ -225,6 +226,34 @@ def evenly(many, most):
     return [many[i * len(many) // most] for i in range(most)] if len(many) > most else many
 
 
+def after_a_reader(function):
+    """What has read the argument before it is written must still be what it was."""
+
+    def both(first, *args, **kwargs):
+        before = tree_map(torch.clone, first)
+        return before, function(first, *args, **kwargs)
+
+    return both
+
+
+def out_itself(op):
+    return after_a_reader(lambda first, *args, **kwargs: op(first, *args, **kwargs, out=first))
+
+
+def writing_cases(op, sample, name):
+    """In place and with `out=`, over what operators of the step have made, and over what it was given."""
+    foreach = op.name.startswith("_foreach")
+    if op.inplace_variant is not None and not sample.broadcasts_input:
+        yield Case(name + " in place", op.inplace_variant, sample, twice=op.supports_gradgrad)
+        yield Case(name + " in a root", after_a_reader(op.inplace_variant), sample, backward=False, form=torch.detach)
+    if op.supports_out and not foreach:
+        with contextlib.suppress(Exception):  # arguments for which there is no such variant
+            yield Case(name + " out", with_out(op, sample), sample, backward=False)
+        if isinstance(op, (UnaryUfuncInfo, BinaryUfuncInfo)):
+            yield Case(name + " out itself", out_itself(op), sample, backward=False)
+            yield Case(name + " out itself, a root", out_itself(op), sample, backward=False, form=torch.detach)
+
+
 def cases_of(op, dtype, most, variants):
     if op.full_name in UNSTEADY:
         return
@@ -236,11 +265,8 @@ def cases_of(op, dtype, most, variants):
             form = (flagged, spread)[number]
             yield Case(f"{name} {form.__name__}", op, sample, twice=op.supports_gradgrad, reads_past=reads_past,
                        form=form)
-        if variants and op.inplace_variant is not None and not sample.broadcasts_input:
-            yield Case(name + " in place", op.inplace_variant, sample, twice=op.supports_gradgrad)
-        if variants and op.supports_out and number < 2 and not op.name.startswith("_foreach"):
-            with contextlib.suppress(Exception):  # arguments of samples for which there is no such variant
-                yield Case(name + " out", with_out(op, sample), sample, backward=False)
+        if variants and number < 3:
+            yield from writing_cases(op, sample, name)
 
 
 @dataclasses.dataclass
