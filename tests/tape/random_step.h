@@ -12,12 +12,13 @@ inline constexpr int kMoreKinds = 18;
 // As apply(), of the kinds from kKinds on. Every value is a 4 x 4 matrix of doubles.
 inline Tensors apply_more(int kind, const at::Tensor& a, const at::Tensor& b, const at::Tensor& w) {
   const at::Tensor plain = a.detach();
+  const bool may_write = !a.is_leaf() && a.is_non_overlapping_and_dense();
   switch (kind - kKinds) {
     case 0:  // unseen by autograd; whoever saved it reads the new values
-      if (!a.is_leaf()) a.data().mul_(0.5).add_(0.25);
+      if (may_write) a.data().mul_(0.5).add_(0.25);
       return {a * b};
     case 1:
-      if (!a.is_leaf()) a.data().select(0, 2).copy_(b.detach().select(1, 1));
+      if (may_write) a.data().select(0, 2).copy_(b.detach().select(1, 1));
       return {a.sin()};
     case 2:  // a parameter that others have read
       w.data().mul_(0.75);
