@@ -67,6 +67,7 @@ struct Recorder::Begun {
     const std::lock_guard<std::recursive_mutex> lock(libtorch::limit_mutex());
     unpin();
     if (producer != nullptr && is_reader) tape.discard(producer.release());
+    producer.reset();
   }
   void pin(Cell& cell) {
     cell.tape.pin(*cell.value);

@@ -14,6 +14,11 @@ namespace reprise::tape {
 
 using libtorch::ManagedMemory;
 
+std::int64_t living_records() {
+  const std::lock_guard<std::recursive_mutex> lock(libtorch::limit_mutex());
+  return Cell::living + Value::living + Producer::living;
+}
+
 void Cell::released(c10::DataPtr memory) noexcept {
   std::lock_guard<std::recursive_mutex> lock(libtorch::limit_mutex());
   tape.storage_died(*this, std::move(memory));

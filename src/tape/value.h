@@ -34,8 +34,18 @@ struct Value;
 // A step of a small model has some thousands of each of these.
 constexpr std::size_t kRecycled = 4096;
 
+// Counts those that live, for tests. Under the lock as all else.
+template <class T>
+struct Counted {
+  Counted() { ++living; }
+  ~Counted() { --living; }
+  Counted(const Counted&) = delete;
+  Counted& operator=(const Counted&) = delete;
+  inline static std::int64_t living = 0;
+};
+
 // A storage under management: the manager that stands in its data pointer.
-struct Cell final : libtorch::MemoryManager, Recycled<Cell, kRecycled> {
+struct Cell final : libtorch::MemoryManager, Recycled<Cell, kRecycled>, Counted<Cell> {
   Cell(Tape& of, c10::StorageImpl& managed) : tape(of), storage(&managed) {}
   void released(c10::DataPtr memory) noexcept override;
   void hold() override;
@@ -59,7 +69,7 @@ struct Cell final : libtorch::MemoryManager, Recycled<Cell, kRecycled> {
   Cell* previous = nullptr;
 };
 
-struct Value final : plan::EvictionEntry, Recycled<Value, kRecycled> {
+struct Value final : plan::EvictionEntry, Recycled<Value, kRecycled>, Counted<Value> {
   // The storage that it is attached to, or the bytes of a detached one.
   Cell* cell = nullptr;
   c10::Storage detached;
@@ -89,7 +99,7 @@ struct Value final : plan::EvictionEntry, Recycled<Value, kRecycled> {
   }
 };
 
-struct Producer final : Recycled<Producer, kRecycled> {
+struct Producer final : Recycled<Producer, kRecycled>, Counted<Producer> {
   // What a slot of the call was given.
   enum class Use : std::uint8_t {
     kRead,     // the value
@@ -119,5 +129,8 @@ struct Producer final : Recycled<Producer, kRecycled> {
   // The walk that met it last.
   std::uint32_t met = 0;
 };
+
+// Of all tapes: cells, values and producers.
+std::int64_t living_records();
 
 }  // namespace reprise::tape
