@@ -1,8 +1,11 @@
 #include "libtorch/managed_memory.h"
 
 #include <atomic>
+#include <mutex>
 #include <string>
 #include <utility>
+
+#include "libtorch/memory_limit.h"
 
 namespace reprise::libtorch {
 
@@ -17,6 +20,8 @@ HeldMemory::HeldMemory(const at::Tensor& tensor)
 
 HeldMemory::HeldMemory(c10::Storage storage, bool to_write) {
   if (!storage) return;
+  // Another thread may be moving the memory, or ending its management.
+  const std::lock_guard<std::recursive_mutex> lock(limit_mutex());
   MemoryManager* const manager = ManagedMemory::manager_of(*storage.unsafeGetStorageImpl());
   if (manager == nullptr) return;
   manager->hold();
@@ -27,6 +32,7 @@ HeldMemory::HeldMemory(c10::Storage storage, bool to_write) {
 
 void HeldMemory::reset() noexcept {
   if (number_ == 0) return;
+  const std::lock_guard<std::recursive_mutex> lock(limit_mutex());
   MemoryManager* const manager = ManagedMemory::manager_of(*storage_.unsafeGetStorageImpl());
   if (manager != nullptr && manager->number_ == number_) manager->release_hold();
   number_ = 0;

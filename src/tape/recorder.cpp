@@ -69,26 +69,29 @@ struct Recorder::Begun {
     if (producer != nullptr && is_reader) tape.discard(producer.release());
     producer.reset();
   }
-  void pin(Cell& cell) {
-    cell.tape.pin(*cell.value);
-    pinned.push_back({&cell.tape, cell.value});
-    cell.tape.touch(*cell.value);
+  void pin(Cell& cell, const c10::Storage& storage) {
+    if (&cell.tape == &tape) {
+      tape.pin(*cell.value);
+      pinned.push_back(cell.value);
+      tape.touch(*cell.value);
+    } else {
+      // Another step's, which may end meanwhile.
+      records = false;
+      held.emplace_back(storage, /*to_write=*/false);
+    }
   }
   void unpin() {
-    for (const Pinned& each : pinned) each.tape->unpin(*each.value);
+    for (Value* value : pinned) tape.unpin(*value);
     pinned.clear();
+    held.clear();
   }
   Begun(const Begun&) = delete;
   Begun& operator=(const Begun&) = delete;
 
   Tape& tape;
   std::unique_ptr<Producer> producer;
-  // Of the tape that manages it: steps that overlap may share parameters.
-  struct Pinned {
-    Tape* tape;
-    Value* value;
-  };
-  c10::SmallVector<Pinned, 4> pinned;
+  c10::SmallVector<Value*, 4> pinned;
+  std::vector<libtorch::HeldMemory> held;
   c10::SmallVector<Write, 1> writes;
   // Parts of sparse tensors and the like that are written to.
   struct PartWrite {
@@ -107,7 +110,7 @@ void Recorder::begin_parts(const at::Tensor& tensor, bool is_written, Begun& beg
   libtorch::visit_storages(tensor, [&](const c10::Storage& storage) {
     Cell* const cell = Tape::cell_of(storage);
     if (cell == nullptr) return;
-    begun.pin(*cell);
+    begun.pin(*cell, storage);
     if (is_written) begun.written_parts.push_back({storage, cell->value});
   });
 }
@@ -126,19 +129,19 @@ void Recorder::begin(OperatorCall& call, const OperatorFacts& facts, Begun& begu
       return begin_parts(tensor, is_written(argument), begun);
     }
     Cell& cell = *tape_.value_of(tensor).cell;
-    begun.pin(cell);
-    if (cell.foreign || &cell.tape != &tape_) begun.records = false;
+    begun.pin(cell, tensor.storage());
+    if (cell.foreign) begun.records = false;
   });
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     if (!libtorch::may_go_deeper(arguments[i])) continue;
     libtorch::visit_deeper(
         arguments[i], [&](const at::Tensor& tensor) { begin_parts(tensor, is_written(i), begun); });
   }
-  for (const auto& [tape, value] : begun.pinned) tape->restore(*value);
+  for (Value* value : begun.pinned) tape_.restore(*value);
   if (facts.changes_shape || facts.unrepeatable) begun.records = false;
   if (facts.communicates) {
     begun.records = false;
-    for (const auto& [tape, value] : begun.pinned) tape->make_root(*value);
+    for (Value* value : begun.pinned) tape_.make_root(*value);
   }
   note_writes(call, facts, begun);
   if (begun.records) take_down(call, begun);
@@ -169,7 +172,7 @@ void Recorder::note_writes(OperatorCall& call, const OperatorFacts& facts, Begun
       // The old contents of a root are lost to those who read them, and of memory that is written
       // through two arguments each would have a copy of its own.
       const Value& old = tape_.value_of(tensor);
-      const auto uses = std::ranges::count(begun.pinned, &old, &Begun::Pinned::value);
+      const auto uses = std::ranges::count(begun.pinned, &old);
       const bool lost = old.producer == nullptr && !statistic && (!covers || uses > 1);
       const bool twice = std::ranges::any_of(begun.writes, [&](const Begun::Write& other) {
         return other.tensor.is_alias_of(tensor);
@@ -183,7 +186,7 @@ void Recorder::note_writes(OperatorCall& call, const OperatorFacts& facts, Begun
 void Recorder::take_down(const OperatorCall& call, Begun& begun) {
   begun.producer = std::make_unique<Producer>(call);
   begun.is_reader = true;
-  for (const auto& [tape, value] : begun.pinned) {
+  for (Value* value : begun.pinned) {
     begun.producer->inputs.push_back({value, value->size, Producer::Use::kRead});
   }
   for (const Begun::Write& write : begun.writes) {

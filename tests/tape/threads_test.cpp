@@ -8,6 +8,7 @@
 #include <optional>
 #include <set>
 
+#include "libtorch/operator_interceptor.h"
 #include "tests/tape/testing.h"
 
 namespace reprise {
@@ -111,6 +112,50 @@ TEST(TapeThreads, StepsThatShareParametersEndInAnyOrder) {
     }
   });
   EXPECT_EQ(wrong, 0);
+}
+
+TEST(TapeThreads, AStepEndsWhileAnotherReadsWhatItManages) {
+  const Tensor w = leaf({12, 12});
+  MemoryBudget budget(GiB(64), paranoid());
+  std::atomic<int> stage{0};
+  const auto reach = [&](int next) { stage = next; };
+  const auto await = [&](int wanted) {
+    while (stage < wanted) std::this_thread::yield();
+  };
+  // Stops the other thread in the middle of an operator.
+  class Stopping final : public libtorch::OperatorInterceptor {
+   public:
+    explicit Stopping(std::function<void()> stop) : stop_(std::move(stop)) {}
+    void intercept(libtorch::OperatorCall& call) override {
+      if (call.schema().name() == "aten::mm") stop_();
+    }
+
+   private:
+    std::function<void()> stop_;
+  };
+  Tensor product;
+  std::thread other([&] {
+    await(1);
+    const libtorch::OperatorInterceptorScope scope(std::make_shared<Stopping>([&] {
+      reach(2);
+      await(3);
+    }));
+    auto step = budget.step();
+    product = w.mm(w);
+    product.sin();
+    step.finish();
+  });
+  {
+    auto step = budget.step();
+    const Tensor y = w.exp();  // this step's from now on
+    reach(1);
+    await(2);
+    y.sum();
+    step.finish();
+  }
+  reach(3);
+  other.join();
+  EXPECT_TRUE(same_bits(product, w.mm(w)));
 }
 
 TEST(TapeThreads, DrawsFromOneGeneratorAreNeitherSeenNorDisturbed) {
