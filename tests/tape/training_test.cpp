@@ -92,7 +92,7 @@ TEST_P(HundredSteps, UnderABudgetAreBitwiseThePlainOnes) {
   const auto& [kind, bf16] = GetParam();
   const Training plain = train(kind, bf16, std::nullopt);
   const Bytes above = plain.peak - plain.before;
-  const Training mine = train(kind, bf16, plain.before + Bytes(above.count * 65 / 100));
+  const Training mine = train(kind, bf16, plain.before + Bytes(above.count * 72 / 100));
   EXPECT_EQ(mine.passed, 0);
   EXPECT_GE(mine.dropped, kSteps);
   EXPECT_GE(mine.replayed, kSteps);
