@@ -218,6 +218,11 @@ at::ArrayRef<c10::IValue> OperatorCall::arguments() const {
   return torch::jit::last(stack_, handle_.schema().arguments().size());
 }
 
+void OperatorCall::replace_argument(std::size_t argument, c10::IValue value) {
+  const std::size_t count = handle_.schema().arguments().size();
+  torch::jit::peek(stack_, argument, count) = std::move(value);
+}
+
 at::ArrayRef<c10::IValue> OperatorCall::results() const {
   return torch::jit::last(stack_, handle_.schema().returns().size());
 }

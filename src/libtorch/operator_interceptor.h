@@ -53,6 +53,10 @@ class OperatorCall {
 
   // Until the call is done.
   at::ArrayRef<c10::IValue> arguments() const;
+  // In place of one of them, before the call is done.
+  void replace_argument(std::size_t argument, c10::IValue value);
+  // Whether the operator comes next, and no other interceptor.
+  bool is_last() const { return next_ == nullptr; }
   // Runs the next interceptor, or the operator. Once.
   void proceed();
   // Takes these as the results; nothing further down runs. In place of proceed().

@@ -169,7 +169,8 @@ std::uint64_t RecordedCall::signature() const {
 }
 
 std::vector<c10::IValue> RecordedCall::run(
-    const std::function<c10::Storage(std::size_t)>& storage_of) const {
+    const std::function<c10::Storage(std::size_t)>& storage_of,
+    const at::Generator& generator) const {
   std::vector<c10::IValue> stack;
   stack.reserve(arguments_.size());
   for (const c10::IValue& argument : arguments_) {
@@ -193,6 +194,9 @@ std::vector<c10::IValue> RecordedCall::run(
       argument.toOptionalTensorList().set(static_cast<std::size_t>(slot.element),
                                           std::move(tensor));
     }
+  }
+  if (generator.defined()) {
+    stack[static_cast<std::size_t>(facts_of(op_).generator)] = generator;
   }
   const c10::AutoGradMode grad_mode(grad_mode_);
   const c10::impl::ExcludeDispatchKeyGuard below(above_backends());

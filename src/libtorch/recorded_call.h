@@ -65,8 +65,10 @@ class RecordedCall {
   // about the same time.
   std::uint64_t signature() const;
 
-  // Makes the call again. `storage_of` gives each slot's memory. The results.
-  std::vector<c10::IValue> run(const std::function<c10::Storage(std::size_t)>& storage_of) const;
+  // Makes the call again. `storage_of` gives each slot's memory. It draws from `generator`, if that
+  // is defined. The results.
+  std::vector<c10::IValue> run(const std::function<c10::Storage(std::size_t)>& storage_of,
+                               const at::Generator& generator) const;
 
  private:
   c10::OperatorHandle op_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <optional>
 #include <utility>
 
 #include "core/ticks.h"
@@ -9,6 +10,7 @@
 #include "libtorch/memory_limit.h"
 #include "libtorch/operator_effects.h"
 #include "libtorch/operator_schemas.h"
+#include "libtorch/own_draws.h"
 #include "tape/observation.h"
 
 namespace reprise::tape {
@@ -294,16 +296,23 @@ void Recorder::intercept(OperatorCall& call) {
   Begun begun(tape_);
   begin(call, facts, begun);
   const auto generator = libtorch::generator_of_draw(facts, call.arguments());
+  std::optional<libtorch::OwnDraws> draws;
   if (!generator) {
     lock.unlock();
   } else if (begun.producer != nullptr) {
-    begun.producer->drawn.emplace_back(*generator, RandomState::of_generators({&*generator, 1}));
+    if (libtorch::OwnDraws::are_possible(facts, *generator)) {
+      draws.emplace(call, facts, *generator);
+      begun.producer->generator = draws->before();
+    } else {
+      begun.producer->drawn.emplace(*generator, RandomState::of_generators({&*generator, 1}));
+    }
   }
   std::optional<ObservedCall> observed;
   if (options_.observer) observed.emplace(call);
   const std::uint64_t start = ticks();
   call.proceed();
   const double seconds = static_cast<double>(ticks() - start) / (kTicksPerMicrosecond * 1e6);
+  draws.reset();
   Producer* const producer = begun.producer.get();
   const std::uint64_t signature = producer != nullptr ? producer->call.signature() : 0;
   if (!lock.owns_lock()) lock.lock();

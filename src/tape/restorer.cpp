@@ -30,19 +30,16 @@ c10::Storage new_storage(std::int64_t bytes) {
 class DrawingAgain {
  public:
   explicit DrawingAgain(const Producer& producer) {
-    for (const auto& [generator, state] : producer.drawn) {
-      before_.push_back(RandomState::of_generators({&generator, 1}));
-      state.restore();
-    }
+    if (!producer.drawn) return;
+    before_ = RandomState::of_generators({&producer.drawn->first, 1});
+    producer.drawn->second.restore();
   }
-  ~DrawingAgain() {
-    for (const RandomState& state : before_) state.restore();
-  }
+  ~DrawingAgain() { before_.restore(); }
   DrawingAgain(const DrawingAgain&) = delete;
   DrawingAgain& operator=(const DrawingAgain&) = delete;
 
  private:
-  std::vector<RandomState> before_;
+  RandomState before_;
 };
 
 }  // namespace
@@ -119,11 +116,13 @@ void Tape::replay(Producer& producer) {
   std::vector<c10::IValue> results;
   {
     const DrawingAgain drawing(producer);
-    results = producer.call.run([&](std::size_t slot) {
+    const auto storage_of = [&](std::size_t slot) {
       c10::Storage& storage = given[updating_slot(producer, slot)];
       if (!storage) storage = storage_for_replay(producer, updating_slot(producer, slot));
       return given[slot] = storage;
-    });
+    };
+    const at::Generator& before = producer.generator;
+    results = producer.call.run(storage_of, before.defined() ? before.clone() : before);
   }
   const double seconds = watch.elapsed().count();
   ++report.replayed;

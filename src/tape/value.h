@@ -124,7 +124,10 @@ struct Producer final : Recycled<Producer, kRecycled>, Counted<Producer> {
   libtorch::RecordedCall call;
   c10::SmallVector<Input, 3> inputs;  // by slot
   c10::SmallVector<Output, 1> outputs;
-  std::vector<std::pair<at::Generator, RandomState>> drawn;
+  // Where it draws: a copy of the generator from before, to be given in its place; or, where it
+  // takes none, the generator's state.
+  at::Generator generator;
+  std::optional<std::pair<at::Generator, RandomState>> drawn;
   double seconds = 0;
   // The walk that met it last.
   std::uint32_t met = 0;

@@ -183,6 +183,39 @@ TEST(TapeThreads, DrawsFromOneGeneratorAreNeitherSeenNorDisturbed) {
   for (const std::int64_t number : drawn) EXPECT_EQ(drawn.count(number), 1);
 }
 
+TEST(TapeThreads, DrawsOfAThreadWithoutAStepAreNeitherSeenNorDisturbed) {
+  const Tensor x = at::full({8, 8}, 2.).requires_grad_();
+  MemoryBudget budget(GiB(64), paranoid());
+  std::atomic<bool> done{false};
+  std::multiset<std::int64_t> drawn;
+  const auto draw = [&](std::multiset<std::int64_t>& into) {
+    const Tensor numbers = at::empty({4}, at::kLong).random_();
+    for (int k = 0; k < 4; ++k) into.insert(numbers[k].item<std::int64_t>());
+  };
+  std::multiset<std::int64_t> theirs;
+  std::thread other([&] {
+    while (!done) draw(theirs);
+  });
+  int wrong = 0;
+  for (int i = 0; i < 200; ++i) {
+    Tensor mask, gradient;
+    {
+      auto step = budget.step();
+      const Tensor y = at::dropout(x, 0.5, /*train=*/true);
+      mask = (y.detach() != 0).to(at::kFloat) * 2;
+      gradient = torch::autograd::grad({y.sum()}, {x})[0];
+      step.finish();
+    }
+    wrong += !same_bits(gradient, mask);
+    draw(drawn);
+  }
+  done = true;
+  other.join();
+  EXPECT_EQ(wrong, 0);
+  drawn.insert(theirs.begin(), theirs.end());
+  for (const std::int64_t number : drawn) EXPECT_EQ(drawn.count(number), 1);
+}
+
 TEST(TapeThreads, ReadingWhatIsGoneOnAnotherThreadSaysWhatToDo) {
   MemoryBudget budget(GiB(64), paranoid());
   auto step = budget.step();
