@@ -78,7 +78,7 @@ struct Outcome {
 };
 
 Outcome run_with(const std::shared_ptr<Store>& store, DearStep& step) {
-  MemoryBudget budget(live_bytes() + KiB(400),
+  MemoryBudget budget(live_bytes() + KiB(200),
                       {.verify = true, .store = store, .smallest = KiB(1)});
   Outcome run;
   // What operators cost is known from the second step on.
