@@ -289,14 +289,22 @@ void Tape::protect_readers(Value& root) {
     root.detached = std::move(copy);
     return;
   }
-  for (Value* value : frontier) {
-    restore(*value);
-    pin(*value);
+  std::vector<Value*> pinned;
+  const auto unpin_all = [&] {
+    for (Value* value : pinned) unpin(*value);
+  };
+  try {
+    for (Value* value : frontier) {
+      restore(*value);
+      pin(*value);
+      pinned.push_back(value);
+    }
+  } catch (...) {
+    unpin_all();
+    throw;
   }
-  for (Value* value : frontier) {
-    unpin(*value);
-    make_root(*value);
-  }
+  unpin_all();
+  for (Value* value : frontier) make_root(*value);
 }
 
 void Tape::close(bool may_throw) {
