@@ -15,6 +15,7 @@
 
 #include "libtorch/memory_limit.h"
 #include "libtorch/operator_interceptor.h"
+#include "tape/value.h"
 #include "tests/tape/testing.h"
 
 namespace reprise {
@@ -126,7 +127,11 @@ class TapeFaults : public ::testing::TestWithParam<bool> {
     Tensor rows = at::zeros({16, 16});
     for (int i = 0; i < 4; ++i) rows[i].copy_(h[i].sin());
     const Tensors parts = Doubled::apply(rows.mul(2).add_(h)).chunk(2, 1);
-    return at::cat({parts[1], parts[0].exp()}, 1).mm(w_) * h.detach().max().item<float>();
+    Tensor root = at::rand({32, 16});
+    const Tensor first = root.narrow(0, 0, 16).sin(), second = root.narrow(0, 16, 16).cos();
+    root.add_(1);  // both are wanted as they are
+    const Tensor joined = at::cat({parts[1], parts[0].exp()}, 1) * first + second;
+    return joined.mm(w_) * h.detach().max().item<float>();
   }
 
   // What a failed backward has left in the thread's queue goes with the next one.
@@ -193,6 +198,7 @@ class TapeFaults : public ::testing::TestWithParam<bool> {
       ASSERT_TRUE(states.contains(generator_state())) << n;
       clean_up();
       ASSERT_EQ(live_bytes(), bytes) << n;
+      ASSERT_EQ(tape::living_records(), 0) << n;
       if (n % 7 != 0) continue;
       ASSERT_TRUE(same_bits(step(budget, around), plain)) << n;
     }

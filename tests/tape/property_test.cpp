@@ -4,6 +4,7 @@
 // About a thousand programs; ten thousand with RC_PARAMS="max_success=1000" in the environment.
 #include <optional>
 
+#include "tape/value.h"
 #include "tests/tape/random_step.h"
 #include "tests/tape/testing.h"
 
@@ -112,6 +113,7 @@ class TapeProperty : public ::testing::TestWithParam<int> {
     // What is left in autograd's queue goes.
     at::ones({}).requires_grad_().backward();
     EXPECT_EQ(live_bytes(), before_);
+    EXPECT_EQ(tape::living_records(), 0);
   }
 
  private:
