@@ -40,15 +40,19 @@ const DispatchKeySet& above_backends() {
 }  // namespace
 
 TensorForm TensorForm::of(const at::Tensor& tensor) {
-  const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
   TensorForm form;
-  form.sizes.append(impl.sizes().begin(), impl.sizes().end());
-  form.strides.append(impl.strides().begin(), impl.strides().end());
-  form.offset = impl.storage_offset();
-  form.dtype = impl.dtype();
-  form.keys = impl.key_set();
-  form.wrapped_number = impl.is_wrapped_number();
+  form.take(tensor);
   return form;
+}
+
+void TensorForm::take(const at::Tensor& tensor) {
+  const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+  sizes.assign(impl.sizes().begin(), impl.sizes().end());
+  strides.assign(impl.strides().begin(), impl.strides().end());
+  offset = impl.storage_offset();
+  dtype = impl.dtype();
+  keys = impl.key_set();
+  wrapped_number = impl.is_wrapped_number();
 }
 
 at::Tensor TensorForm::on(c10::Storage storage) const {
@@ -118,8 +122,11 @@ RecordedCall::RecordedCall(const OperatorCall& call)
     const c10::IValue& argument = arguments[i];
     const auto add = [&](const at::Tensor& tensor, int element) {
       if (!tensor.defined()) return;
-      slots_.push_back({static_cast<std::uint16_t>(i), static_cast<std::int16_t>(element),
-                        TensorForm::of(tensor)});
+      // In its place: this is done for every operator.
+      Slot& slot = slots_.emplace_back();
+      slot.argument = static_cast<std::uint16_t>(i);
+      slot.element = static_cast<std::int16_t>(element);
+      slot.form.take(tensor);
     };
     if (argument.isTensor()) {
       add(argument.toTensor(), -1);

@@ -30,6 +30,7 @@ struct TensorForm {
   bool wrapped_number = false;
 
   static TensorForm of(const at::Tensor& tensor);
+  void take(const at::Tensor& tensor);
   at::Tensor on(c10::Storage storage) const;
 };
 

@@ -131,13 +131,13 @@ void Tape::add(std::unique_ptr<Producer> producer) {
 }
 
 void Tape::discard(Producer* producer) {
-  std::vector<Value*> unwanted;
+  Values unwanted;
   leave_inputs(*producer, unwanted);
   delete producer;
   forget(unwanted);
 }
 
-void Tape::leave_inputs(Producer& producer, std::vector<Value*>& unwanted) {
+void Tape::leave_inputs(Producer& producer, Values& unwanted) {
   for (const Producer::Input& input : producer.inputs) {
     if (input.value == nullptr) continue;
     auto& readers = input.value->readers;
@@ -203,13 +203,13 @@ bool Tape::still_makes(Producer& producer, const Value& without) {
 
 void Tape::forget_if_unwanted(Value* value) {
   if (is_wanted(*value)) return;
-  std::vector<Value*> unwanted{value};
+  Values unwanted{value};
   forget(unwanted);
 }
 
 // Without recursion: chains are as long as a step.
-void Tape::forget(std::vector<Value*>& unwanted) {
-  std::vector<c10::Storage> bytes;
+void Tape::forget(Values& unwanted) {
+  c10::SmallVector<c10::Storage, 4> bytes;
   while (!unwanted.empty()) {
     Value* const value = unwanted.back();
     unwanted.pop_back();

@@ -76,6 +76,8 @@ class Tape {
       "operator inside the step, hold a reprise::Pin on it, or end the step first";
 
  private:
+  using Values = c10::SmallVector<Value*, 8>;
+
   static bool is_of_use(const Value& value);
   void spare(Value& value);
   bool may_drop(const Value& value) const;
@@ -99,10 +101,10 @@ class Tape {
   bool is_wanted(const Value& value) const {
     return value.cell != nullptr || !value.readers.empty() || value.pins != 0;
   }
-  void leave_inputs(Producer& producer, std::vector<Value*>& unwanted);
+  void leave_inputs(Producer& producer, Values& unwanted);
   static bool still_makes(Producer& producer, const Value& without);
   void forget_if_unwanted(Value* value);
-  void forget(std::vector<Value*>& unwanted);
+  void forget(Values& unwanted);
   double now() const;
 
   const BudgetOptions options_;
