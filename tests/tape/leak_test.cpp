@@ -17,12 +17,7 @@ using testing::Tensors;
 struct Footprint {
   std::int64_t live = live_bytes().count;
   std::int64_t records = tape::living_records();
-  bool operator==(const Footprint&) const = default;
 };
-
-std::ostream& operator<<(std::ostream& out, const Footprint& print) {
-  return out << print.live << " bytes, " << print.records << " records";
-}
 
 // In place, views, draws, lists, a buffer, several results; some of it outlives the step.
 struct Model {
@@ -52,7 +47,11 @@ TEST(TapeLeaks, TenThousandStepsLeaveWhatTenLeave) {
   for (int i = 10; i < 1'000; ++i) model.step(budget, i);
   const auto allocated = static_cast<std::int64_t>(mallinfo2().uordblks);
   for (int i = 1'000; i < 10'000; ++i) model.step(budget, i);
-  EXPECT_EQ(Footprint(), after_ten);
+  const Footprint after_all;
+  EXPECT_EQ(after_all.records, 0);
+  // Some bytes more or less are malloc's, which may hand out a block that is a little too large. A
+  // tensor that every thousandth step left behind would be more than that.
+  EXPECT_NEAR(static_cast<double>(after_all.live), static_cast<double>(after_ten.live), 256);
   // Nor anything of malloc's that no allocator counts.
   EXPECT_LT(static_cast<std::int64_t>(mallinfo2().uordblks) - allocated, 64 << 10);
   EXPECT_GT(budget.report().replayed, 0);
@@ -71,7 +70,11 @@ TEST(TapeLeaks, ALongStepKeepsNoRecordOfWhatNobodyCanAskFor) {
     for (int i = 0; i < 10; ++i) iterate();
     const Footprint after_ten;
     for (int i = 10; i < 2'000; ++i) iterate();
-    EXPECT_EQ(Footprint(), after_ten);
+    const Footprint after_all;
+    EXPECT_EQ(after_all.records, 0);
+    // Some bytes more or less are malloc's, which may hand out a block that is a little too large.
+    // A tensor that every thousandth step left behind would be more than that.
+    EXPECT_NEAR(static_cast<double>(after_all.live), static_cast<double>(after_ten.live), 256);
     step.finish();
   }
   EXPECT_EQ(Footprint().records, 0);
