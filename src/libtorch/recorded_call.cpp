@@ -6,10 +6,10 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/GradMode.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <utility>
 
+#include "libtorch/backends_only.h"
 #include "libtorch/operator_effects.h"
 
 namespace reprise::libtorch {
@@ -38,6 +38,8 @@ const DispatchKeySet& above_backends() {
 }
 
 }  // namespace
+
+BackendsOnly::BackendsOnly() : guard_(above_backends()) {}
 
 TensorForm TensorForm::of(const at::Tensor& tensor) {
   TensorForm form;
@@ -206,7 +208,7 @@ std::vector<c10::IValue> RecordedCall::run(
     stack[static_cast<std::size_t>(facts_of(op_).generator)] = generator;
   }
   const c10::AutoGradMode grad_mode(grad_mode_);
-  const c10::impl::ExcludeDispatchKeyGuard below(above_backends());
+  const BackendsOnly below;
   op_.callBoxed(stack);
   return stack;
 }

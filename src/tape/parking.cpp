@@ -8,6 +8,8 @@
 #include <utility>
 
 #include "core/clock.h"
+#include "libtorch/backends_only.h"
+#include "libtorch/counting_allocator.h"
 
 namespace reprise::tape {
 namespace {
@@ -59,6 +61,8 @@ void Parking::warn(const char* what, const StoreError& error) {
 std::unique_ptr<ParkedTensor> Parking::park(c10::DataPtr memory, std::int64_t bytes) {
   const Stopwatch watch;
   std::unique_ptr<ParkedTensor> parked;
+  // A store's own operators are none of the step's.
+  const libtorch::BackendsOnly unseen;
   try {
     parked = store_->park(flat_tensor(std::move(memory), bytes));
   } catch (const StoreError& error) {
@@ -73,13 +77,15 @@ c10::Storage Parking::load(std::unique_ptr<ParkedTensor> parked) {
   const Stopwatch watch;
   const std::int64_t bytes = parked->bytes().count;
   c10::Storage storage;
+  const libtorch::BackendsOnly unseen;
   try {
     at::Tensor tensor = parked->load();
     parked.reset();
     storage = tensor.storage();
     tensor.reset();
-    // The store may be about to read it.
-    if (storage.use_count() > 1 || static_cast<std::int64_t>(storage.nbytes()) != bytes) {
+    // The store may be about to read it, or have it from elsewhere.
+    if (storage.use_count() > 1 || static_cast<std::int64_t>(storage.nbytes()) != bytes ||
+        !libtorch::is_counted_memory(storage.data_ptr())) {
       auto* const allocator = c10::GetAllocator(c10::kCPU);
       c10::Storage copy(c10::Storage::use_byte_size_t(), static_cast<std::size_t>(bytes),
                         allocator->allocate(static_cast<std::size_t>(bytes)), allocator,

@@ -100,6 +100,8 @@ TEST(Parking, MovesWhatIsDearToMakeAgain) {
   EXPECT_GT(run.report.loaded, 0);
   EXPECT_GE(run.report.parked_bytes, KiB(16) * run.report.parked);
   EXPECT_GT(run.report.transfer_seconds, 0);
+  // What the store does with operators of its own is no part of the step.
+  EXPECT_EQ(run.report.operators, run_with(nullptr, step).report.operators);
 }
 
 TEST(Parking, DropsWhatTheStoreIsTooSlowFor) {

@@ -1,0 +1,19 @@
+// While it lives, this thread's operators go straight to their backends: no interceptor sees them,
+// and autograd, autocast, functorch and Python have no part in them.
+#pragma once
+
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+namespace reprise::libtorch {
+
+class BackendsOnly {
+ public:
+  BackendsOnly();
+  BackendsOnly(const BackendsOnly&) = delete;
+  BackendsOnly& operator=(const BackendsOnly&) = delete;
+
+ private:
+  c10::impl::ExcludeDispatchKeyGuard guard_;
+};
+
+}  // namespace reprise::libtorch
