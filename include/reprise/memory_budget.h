@@ -68,9 +68,10 @@ struct BudgetOptions {
   // Drop everything that may go after each operator, so that every read is a replay: for tests.
   bool paranoid = false;
   // Where values go that it is sooner to move out and in again than to compute: a disk_store(), or
-  // an exact store of your own for host memory. What could not be parked or brought back is
-  // computed again, with a warning. It must not allocate memory of the device on threads of its own
-  // while it is called, nor be the store of an Offload scope inside of a step.
+  // an exact store of your own that keeps them elsewhere than in memory of LibTorch's CPU
+  // allocator. What could not be parked or brought back is computed again, with a warning. It must
+  // not allocate memory of the device on threads of its own while it is called, nor be the store of
+  // an Offload scope inside of a step.
   std::shared_ptr<Store> store = {};
   // Values below this size are not dropped: it would cost more than it frees.
   Bytes smallest = KiB(16);

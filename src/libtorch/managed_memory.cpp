@@ -18,7 +18,8 @@ HeldMemory::HeldMemory(const at::Tensor& tensor)
     : HeldMemory(tensor.defined() && tensor.has_storage() ? tensor.storage() : c10::Storage(),
                  /*to_write=*/false) {}
 
-HeldMemory::HeldMemory(c10::Storage storage, bool to_write) {
+// Delegates, so that it lets go of what it holds where before_write() throws.
+HeldMemory::HeldMemory(c10::Storage storage, bool to_write) : HeldMemory() {
   if (!storage) return;
   // Another thread may be moving the memory, or ending its management.
   const std::lock_guard<std::recursive_mutex> lock(limit_mutex());

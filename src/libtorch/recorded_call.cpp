@@ -168,11 +168,19 @@ std::uint64_t RecordedCall::signature() const {
     hash ^= hash >> 32;
   };
   for (const Slot& slot : slots_) {
-    add(slot.form.dtype.itemsize() << 8 | slot.form.sizes.size());
+    add(slot.form.dtype.itemsize() << 16 | slot.form.sizes.size() << 8 | slot.argument);
     for (const std::int64_t size : slot.form.sizes) add(static_cast<std::uint64_t>(size));
   }
   for (const c10::IValue& argument : arguments_) {
-    if (argument.isInt()) add(static_cast<std::uint64_t>(argument.toInt()));
+    if (argument.isInt()) {
+      add(static_cast<std::uint64_t>(argument.toInt()));
+    } else if (argument.isBool()) {
+      add(static_cast<std::uint64_t>(argument.toBool()));
+    } else if (argument.isIntList()) {
+      for (const std::int64_t value : argument.toIntList()) add(static_cast<std::uint64_t>(value));
+    } else if (argument.isBoolList()) {
+      for (const bool value : argument.toBoolList()) add(static_cast<std::uint64_t>(value));
+    }
   }
   return hash;
 }

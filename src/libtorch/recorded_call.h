@@ -62,8 +62,8 @@ class RecordedCall {
   // The defined tensors among the arguments, in order.
   const c10::SmallVector<Slot, 3>& slots() const { return slots_; }
   std::string name() const;
-  // The same for calls of one operator whose tensors have the same shapes and types: they take
-  // about the same time.
+  // The same for calls of one operator whose tensors have the same shapes and types, and whose
+  // whole numbers and flags are the same: they take about the same time.
   std::uint64_t signature() const;
 
   // Makes the call again. `storage_of` gives each slot's memory. It draws from `generator`, if that

@@ -144,10 +144,11 @@ void Tape::drop(Value& value) {
                             ? ManagedMemory::hollow(*value.cell->storage, *value.cell, kGoneText)
                             : value.detached.set_data_ptr(c10::DataPtr(nullptr, c10::kCPU));
   value.detached = {};
-  if (parks) value.parked = parking_->park(std::move(memory), value.size);
+  if (parks) value.parked = parking_->park(std::exchange(memory, {}), value.size);
   if (value.parked != nullptr) {
     ++report.parked;
     report.parked_bytes += Bytes(value.size);
+    if (options_.observer) tell_dropped(*options_.observer, value);
     return;
   }
   ++report.dropped;

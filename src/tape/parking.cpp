@@ -73,7 +73,7 @@ std::unique_ptr<ParkedTensor> Parking::park(c10::DataPtr memory, std::int64_t by
   return parked;
 }
 
-c10::Storage Parking::load(std::unique_ptr<ParkedTensor> parked) {
+c10::Storage Parking::load(std::unique_ptr<ParkedTensor>& parked) {
   const Stopwatch watch;
   const std::int64_t bytes = parked->bytes().count;
   c10::Storage storage;
@@ -94,6 +94,7 @@ c10::Storage Parking::load(std::unique_ptr<ParkedTensor> parked) {
       storage = std::move(copy);
     }
   } catch (const StoreError& error) {
+    parked.reset();
     warn("brought back", error);
   }
   in_.seconds += watch.elapsed().count();

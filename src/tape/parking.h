@@ -20,8 +20,9 @@ class Parking {
 
   // Takes the bytes. Null if the store could not: they are lost then, and a warning has said so.
   std::unique_ptr<ParkedTensor> park(c10::DataPtr memory, std::int64_t bytes);
-  // Ends the parking. An empty storage if the store could not bring them back.
-  c10::Storage load(std::unique_ptr<ParkedTensor> parked);
+  // Ends the parking. An empty storage if the store could not bring them back. Where there is no
+  // room for them they stay parked.
+  c10::Storage load(std::unique_ptr<ParkedTensor>& parked);
 
   // Bytes that have left their values, and not their memory.
   std::int64_t waiting() const { return store_->statistics().waiting.count; }

@@ -297,9 +297,12 @@ void Recorder::intercept(OperatorCall& call) {
   begin(call, facts, begun);
   const auto generator = libtorch::generator_of_draw(facts, call.arguments());
   std::optional<libtorch::OwnDraws> draws;
-  if (!generator) {
+  // Nor may another thread replay from a value that is half overwritten.
+  const bool is_read = std::ranges::any_of(
+      begun.writes, [](const Begun::Write& write) { return write.old->readers.size() > 1; });
+  if (!generator && !is_read) {
     lock.unlock();
-  } else if (begun.producer != nullptr) {
+  } else if (generator && begun.producer != nullptr) {
     if (libtorch::OwnDraws::are_possible(facts, *generator)) {
       draws.emplace(call, facts, *generator);
       begun.producer->generator = draws->before();

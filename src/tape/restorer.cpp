@@ -99,6 +99,8 @@ void Tape::give_bytes(Value& value, c10::Storage storage) {
         "compute the same twice, or the store that it was parked in lost it");
   }
   value.hash.reset();
+  // An operator that is run again for another result makes what is parked, too.
+  value.parked.reset();
   if (value.cell == nullptr) {
     value.detached = std::move(storage);
   } else {
@@ -170,7 +172,7 @@ void Tape::spare(Value& value) {
 // False if it is not parked, or has to be made again all the same.
 bool Tape::unpark(Value& value) {
   if (value.parked == nullptr) return false;
-  c10::Storage storage = parking_->load(std::move(value.parked));
+  c10::Storage storage = parking_->load(value.parked);
   if (!storage) return false;
   ++report.loaded;
   give_bytes(value, std::move(storage));

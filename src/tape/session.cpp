@@ -38,9 +38,17 @@ bool Budget::wait_for_store(std::int64_t wanted) {
 
 void Budget::make_room(std::int64_t wanted) {
   const auto drops = [](Tape* tape) { return tape->drop_one(); };
+  bool has_waited = false;
   while (live_bytes().count + wanted > limit.count) {
     if (wait_for_store(wanted)) return;
     if (std::ranges::any_of(tapes, drops) || std::ranges::any_of(open_tapes(), drops)) continue;
+    // What other budgets' values went to may not have arrived either.
+    if (!std::exchange(has_waited, true)) {
+      for (const Tape* tape : open_tapes()) {
+        if (tape->parking() != nullptr) tape->parking()->flush();
+      }
+      continue;
+    }
     const Bytes live = live_bytes();
     Tape::Undroppable kept;
     for (const Tape* tape : open_tapes()) {
@@ -90,8 +98,9 @@ void Session::finish() {
 
 void Session::end() {
   interceptor_.reset();
-  std::lock_guard<std::recursive_mutex> lock(libtorch::limit_mutex());
+  // Without the lock: it has to let go of it, where another thread frees what the tape manages.
   recorder_->tape().close(/*may_throw=*/false);
+  std::lock_guard<std::recursive_mutex> lock(libtorch::limit_mutex());
   limit_.reset();
   std::erase(budget_->tapes, &recorder_->tape());
   std::erase(open_tapes(), &recorder_->tape());

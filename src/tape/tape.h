@@ -70,6 +70,9 @@ class Tape {
   };
   Undroppable undroppable() const;
 
+  // Null where values are dropped alone.
+  Parking* parking() const { return parking_; }
+
   StepReport report;
   static constexpr const char* kGoneText =
       "the bytes of this tensor were given up by a reprise::MemoryBudget step; read it through an "
