@@ -29,7 +29,7 @@ struct RunOptions {
   std::string device = "auto";
   int threads = 0;  // 0: as LibTorch chooses
   bool reentrant = false;
-  std::string heuristic = "h_eq";  // of byte budgets
+  std::string heuristic = "h_up";  // of byte budgets
   std::string determinism = "default";
   bool json = false;
 };

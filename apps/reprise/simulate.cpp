@@ -22,7 +22,7 @@ namespace {
 
 struct Options {
   std::string trace;
-  std::string heuristics = "h_eq";
+  std::string heuristics = "h_up";
   std::string budgets = "0.8,0.5,0.4,0.3,0.2";
   bool by_index = false;
   double slowdown_limit = 10;

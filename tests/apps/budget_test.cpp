@@ -107,7 +107,7 @@ TEST(TrainBudget, IsToldInTheTables) {
       run_here(tiny_run("train", kDeep + std::string("--steps 2 --budget 50%")));
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out,
-              AllOf(HasSubstr(": 50% of the plain step's "), HasSubstr("heuristic h_eq"),
+              AllOf(HasSubstr(": 50% of the plain step's "), HasSubstr("heuristic h_up"),
                     HasSubstr(" held: a step drops "), HasSubstr("operators again in")));
 }
 
