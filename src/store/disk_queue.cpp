@@ -133,20 +133,16 @@ at::Tensor DiskQueue::get(const EntryPointer& entry) {
 }
 
 bool DiskQueue::prefetch(const EntryPointer& entry) {
-  Lock lock(mutex_);
-  const auto is_there = [&] { return entry->source.defined() || entry->fetch != nullptr; };
-  if (is_there()) return true;
+  const Lock lock(mutex_);
+  if (entry->source.defined() || entry->fetch != nullptr) return true;
   if (entry->state == Entry::State::kFailed) return false;
   if (ahead_bytes_ > 0 && ahead_bytes_ + entry->value.bytes > limits_.read_ahead) return false;
-  lock.unlock();
-  at::Tensor memory = memory_for(*entry);
-  lock.lock();
-  if (!is_there()) start_fetch(entry, std::move(memory), /*ahead=*/true);
+  start_fetch(entry, {}, /*ahead=*/true);
   return true;
 }
 
-// On the thread that asks for the value: it may hold a lock that an allocation waits for, and wait
-// for a worker itself.
+// On the thread that waits for the value: it may hold a lock that an allocation waits for. What is
+// only hinted at gets its memory when a worker begins to read it, and takes none before.
 at::Tensor DiskQueue::memory_for(const Entry& entry) {
   return at::detail::empty_cpu({entry.length}, entry.dtype, std::nullopt, std::nullopt,
                                std::nullopt, std::nullopt);
@@ -287,6 +283,7 @@ void DiskQueue::read_next(Lock& lock, BlockBuffer& buffer) {
 
   std::exception_ptr error;
   try {
+    if (!value.defined()) value = memory_for(*entry);
     read_value(*file_, buffer, static_cast<std::byte*>(value.mutable_data_ptr()), entry->value);
   } catch (...) {
     error = std::current_exception();
