@@ -42,10 +42,6 @@ class DrawingAgain {
   RandomState before_;
 };
 
-}  // namespace
-
-namespace {
-
 // The slot by which the call writes to what it is given in `slot`, which may be another one: a
 // list may hold several views of one tensor. `slot` if there is none.
 std::size_t updating_slot(const Producer& producer, std::size_t slot) {
@@ -119,8 +115,9 @@ void Tape::replay(Producer& producer) {
   {
     const DrawingAgain drawing(producer);
     const auto storage_of = [&](std::size_t slot) {
-      c10::Storage& storage = given[updating_slot(producer, slot)];
-      if (!storage) storage = storage_for_replay(producer, updating_slot(producer, slot));
+      const std::size_t from = updating_slot(producer, slot);
+      c10::Storage& storage = given[from];
+      if (!storage) storage = storage_for_replay(producer, from);
       return given[slot] = storage;
     };
     const at::Generator& before = producer.generator;
