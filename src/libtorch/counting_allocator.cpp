@@ -21,6 +21,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <limits>
 #include <vector>
 
 #include "libtorch/fresh_memory.h"
@@ -57,29 +58,54 @@ std::vector<LimitKeeper*>& keepers() {
   static auto* list = new std::vector<LimitKeeper*>;
   return *list;
 }
-constinit std::atomic<int> limits{0};
+// The lowest limit of all; changed under the lock.
+constexpr std::int64_t kNoLimit = std::numeric_limits<std::int64_t>::max();
+constinit std::atomic<std::int64_t> lowest_limit{kNoLimit};
+
+// Asks all keepers. The lowest limit of those that made room.
+std::int64_t make_room(std::int64_t size) {
+  std::int64_t lowest = kNoLimit;
+  for (LimitKeeper* keeper : keepers()) {
+    if (keeper->make_room(size) == LimitKeeper::Room::kMade) {
+      lowest = std::min(lowest, keeper->bound());
+    }
+  }
+  return lowest;
+}
 
 // Before malloc is asked, so that it can hand out what is freed. What malloc really hands out may
 // be some bytes more.
 void ask_for(std::size_t bytes) {
-  if (bytes == 0) return;
+  const auto size = static_cast<std::int64_t>(bytes);
+  if (counters.live.load() <= lowest_limit.load() - size) return;
   std::lock_guard<std::recursive_mutex> lock(limit_mutex());
-  for (LimitKeeper* keeper : keepers()) keeper->make_room(static_cast<std::int64_t>(bytes));
+  make_room(size);
 }
 
-// Counts the bytes, once all limits allow it. The lock is held from the question to the counting,
-// so that no two allocations take the same room.
+void count(std::int64_t size) { raise_mark(counters.live.fetch_add(size) + size); }
+
+// In one step, so that no two allocations take the same room.
+bool count_if_it_fits(std::int64_t size, std::int64_t limit) {
+  std::int64_t live = counters.live.load();
+  do {
+    if (live > limit - size) return false;
+  } while (!counters.live.compare_exchange_weak(live, live + size));
+  raise_mark(live + size);
+  return true;
+}
+
 void count_within_limits(std::int64_t size) {
+  if (count_if_it_fits(size, lowest_limit.load())) return;
   std::lock_guard<std::recursive_mutex> lock(limit_mutex());
-  for (LimitKeeper* keeper : keepers()) keeper->make_room(size);
-  raise_mark(counters.live.fetch_add(size) + size);
+  while (!count_if_it_fits(size, make_room(size))) {
+  }
 }
 
 class CountingAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(std::size_t bytes) override {
     void* data = nullptr;
-    const bool limited = limits.load(std::memory_order_relaxed) != 0;
+    const bool limited = lowest_limit.load(std::memory_order_relaxed) != kNoLimit;
     try {
       if (limited) ask_for(bytes);
       data = c10::alloc_cpu(bytes);
@@ -97,7 +123,7 @@ class CountingAllocator final : public c10::Allocator {
           throw;
         }
       } else {
-        raise_mark(counters.live.fetch_add(size) + size);
+        count(size);
       }
       counters.allocations.fetch_add(1, std::memory_order_relaxed);
     }
@@ -149,16 +175,22 @@ std::recursive_mutex& limit_mutex() {
   return *mutex;
 }
 
+void LimitScope::update_lowest() {
+  std::int64_t lowest = kNoLimit;
+  for (const LimitKeeper* keeper : keepers()) lowest = std::min(lowest, keeper->bound());
+  lowest_limit = lowest;
+}
+
 LimitScope::LimitScope(LimitKeeper& keeper) : keeper_(keeper) {
   std::lock_guard<std::recursive_mutex> lock(limit_mutex());
   keepers().push_back(&keeper);
-  ++limits;
+  update_lowest();
 }
 
 LimitScope::~LimitScope() {
   std::lock_guard<std::recursive_mutex> lock(limit_mutex());
   std::erase(keepers(), &keeper_);
-  --limits;
+  update_lowest();
 }
 
 void install_counting_allocator() {

@@ -45,12 +45,6 @@ void ManagedMemory::release(void* context) {
   manager->released(std::exchange(manager->memory_, {}));
 }
 
-MemoryManager* ManagedMemory::manager_of(c10::StorageImpl& storage) {
-  // Past the checks: a hollow storage's throw.
-  const c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
-  return data.get_deleter() == &release ? static_cast<MemoryManager*>(data.get_context()) : nullptr;
-}
-
 std::uint64_t ManagedMemory::identity_of(const c10::StorageImpl& storage) {
   auto& mutable_storage = const_cast<c10::StorageImpl&>(storage);
   if (const MemoryManager* const manager = manager_of(mutable_storage)) return manager->number_;

@@ -40,7 +40,12 @@ class MemoryManager {
 
 struct ManagedMemory {
   // Null if the storage is not managed.
-  static MemoryManager* manager_of(c10::StorageImpl& storage);
+  static MemoryManager* manager_of(c10::StorageImpl& storage) {
+    // Past the checks: a hollow storage's throw.
+    const c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
+    return data.get_deleter() == &release ? static_cast<MemoryManager*>(data.get_context())
+                                          : nullptr;
+  }
 
   // The same as long as the storage has not been given other memory by anybody but its manager.
   static std::uint64_t identity_of(const c10::StorageImpl& storage);

@@ -2,7 +2,8 @@
 // allocation: before bytes are counted that would pass a limit, its keeper is asked to free some.
 //
 // One lock guards all limits and everything that their keepers do: an allocation on any thread may
-// have to wait for another's. It is recursive, as keepers allocate and free themselves.
+// have to wait for another's. It is recursive, as keepers allocate and free themselves. As long as
+// bytes fit they are counted without it.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +13,22 @@ namespace reprise::libtorch {
 
 class LimitKeeper {
  public:
+  // It is not asked as long as no more than `bound` bytes would be live.
+  explicit LimitKeeper(std::int64_t bound) : bound_(bound) {}
   virtual ~LimitKeeper() = default;
-  // `wanted` more bytes are about to be counted. Returns when they fit, or are to be counted all
-  // the same; throws to refuse them. Under the lock.
-  virtual void make_room(std::int64_t wanted) = 0;
+
+  // What to do with bytes that would pass the limit.
+  enum class Room {
+    kMade,      // they fit now, if nobody took the room meanwhile
+    kExceeded,  // they do not, and are to be counted all the same
+  };
+  // `wanted` more bytes are about to be counted. Throws to refuse them. Under the lock.
+  virtual Room make_room(std::int64_t wanted) = 0;
+
+  std::int64_t bound() const { return bound_; }
+
+ private:
+  const std::int64_t bound_;
 };
 
 std::recursive_mutex& limit_mutex();
@@ -29,6 +42,8 @@ class LimitScope {
   LimitScope& operator=(const LimitScope&) = delete;
 
  private:
+  static void update_lowest();
+
   LimitKeeper& keeper_;
 };
 

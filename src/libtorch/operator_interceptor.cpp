@@ -212,19 +212,20 @@ const InterceptorLink* innermost_interceptor() {
 WithoutInterceptor::WithoutInterceptor(const OperatorInterceptor& interceptor)
     : in_force_(state_without(interceptor)) {}
 
-const c10::FunctionSchema& OperatorCall::schema() const { return handle_.schema(); }
-
-at::ArrayRef<c10::IValue> OperatorCall::arguments() const {
-  return torch::jit::last(stack_, handle_.schema().arguments().size());
-}
+OperatorCall::OperatorCall(const c10::OperatorHandle& handle, c10::DispatchKeySet below,
+                           std::vector<c10::IValue>& stack)
+    : handle_(handle),
+      schema_(handle.schema()),
+      argument_count_(schema_.arguments().size()),
+      below_(below),
+      stack_(stack) {}
 
 void OperatorCall::replace_argument(std::size_t argument, c10::IValue value) {
-  const std::size_t count = handle_.schema().arguments().size();
-  torch::jit::peek(stack_, argument, count) = std::move(value);
+  torch::jit::peek(stack_, argument, argument_count_) = std::move(value);
 }
 
 at::ArrayRef<c10::IValue> OperatorCall::results() const {
-  return torch::jit::last(stack_, handle_.schema().returns().size());
+  return torch::jit::last(stack_, schema_.returns().size());
 }
 
 void OperatorCall::run(const InterceptorLink& link) {
@@ -250,9 +251,8 @@ void OperatorCall::proceed() {
 
 void OperatorCall::answer(at::ArrayRef<c10::IValue> results) {
   TORCH_INTERNAL_ASSERT(!done_, "an operator call is answered once");
-  TORCH_INTERNAL_ASSERT(results.size() == handle_.schema().returns().size(),
-                        handle_.schema().name(), " was answered with ", results.size(), " results");
-  torch::jit::drop(stack_, handle_.schema().arguments().size());
+  TORCH_INTERNAL_ASSERT(results.size() == schema_.returns().size(), schema_.name(), " was answered with ", results.size(), " results");
+  torch::jit::drop(stack_, argument_count_);
   stack_.insert(stack_.end(), results.begin(), results.end());
   done_ = true;
 }

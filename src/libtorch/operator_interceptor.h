@@ -43,16 +43,18 @@ namespace reprise::libtorch {
 class OperatorCall {
  public:
   OperatorCall(const c10::OperatorHandle& handle, c10::DispatchKeySet below,
-               std::vector<c10::IValue>& stack)
-      : handle_(handle), below_(below), stack_(stack) {}
+               std::vector<c10::IValue>& stack);
   OperatorCall(const OperatorCall&) = delete;
   OperatorCall& operator=(const OperatorCall&) = delete;
 
   const c10::OperatorHandle& handle() const { return handle_; }
-  const c10::FunctionSchema& schema() const;
+  const c10::FunctionSchema& schema() const { return schema_; }
 
   // Until the call is done.
-  at::ArrayRef<c10::IValue> arguments() const;
+  at::ArrayRef<c10::IValue> arguments() const {
+    return at::ArrayRef<c10::IValue>(stack_.data() + (stack_.size() - argument_count_),
+                                     argument_count_);
+  }
   // In place of one of them, before the call is done.
   void replace_argument(std::size_t argument, c10::IValue value);
   // Whether the operator comes next, and no other interceptor.
@@ -70,6 +72,8 @@ class OperatorCall {
 
  private:
   const c10::OperatorHandle& handle_;
+  const c10::FunctionSchema& schema_;
+  const std::size_t argument_count_;
   c10::DispatchKeySet below_;
   std::vector<c10::IValue>& stack_;
   const InterceptorLink* next_ = nullptr;

@@ -1,12 +1,11 @@
 #include "libtorch/recorded_call.h"
 
-#include <ATen/NestedTensorImpl.h>
-#include <ATen/SparseCsrTensorImpl.h>
-#include <ATen/SparseTensorImpl.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/GradMode.h>
 
+#include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "libtorch/backends_only.h"
@@ -17,13 +16,6 @@ namespace {
 
 using c10::DispatchKey;
 using c10::DispatchKeySet;
-
-// What a plain tensor's keys may be besides its backend.
-constexpr DispatchKeySet kPlainKeys =
-    DispatchKeySet({DispatchKey::Dense, DispatchKey::ADInplaceOrView,
-                    DispatchKey::AutogradFunctionality, DispatchKey::Conjugate,
-                    DispatchKey::Negative}) |
-    c10::autocast_dispatch_keyset | DispatchKeySet(DispatchKeySet::RAW, c10::full_backend_mask);
 
 // Everything above the backends.
 const DispatchKeySet& above_backends() {
@@ -41,98 +33,82 @@ const DispatchKeySet& above_backends() {
 
 BackendsOnly::BackendsOnly() : guard_(above_backends()) {}
 
-TensorForm TensorForm::of(const at::Tensor& tensor) {
-  TensorForm form;
-  form.take(tensor);
-  return form;
-}
+namespace {
 
-void TensorForm::take(const at::Tensor& tensor) {
-  const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
-  sizes.assign(impl.sizes().begin(), impl.sizes().end());
-  strides.assign(impl.strides().begin(), impl.strides().end());
-  offset = impl.storage_offset();
-  dtype = impl.dtype();
-  keys = impl.key_set();
-  wrapped_number = impl.is_wrapped_number();
-}
-
-at::Tensor TensorForm::on(c10::Storage storage) const {
-  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), keys, dtype);
-  c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
-  impl.set_sizes_and_strides(sizes, strides, offset);
-  if (wrapped_number) impl.set_wrapped_number(true);
-  return tensor;
-}
-
-bool is_plain(const at::Tensor& tensor, c10::DeviceType device) {
-  const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
-  const std::uint64_t others = impl.key_set().raw_repr() & ~kPlainKeys.raw_repr();
-  return others == 0 && impl.has_storage() && impl.device_type() == device &&
-         !impl.has_symbolic_sizes_strides() && impl.layout() == c10::kStrided;
-}
-
-void visit_storages(const at::Tensor& tensor,
-                    const std::function<void(const c10::Storage&)>& visit) {
-  if (!tensor.defined()) return;
-  c10::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
-  if (impl->has_storage()) visit(impl->unsafe_storage());
-  if (const auto* nested = dynamic_cast<const at::native::NestedTensorImpl*>(impl)) {
-    visit_storages(nested->get_nested_sizes(), visit);
-    visit_storages(nested->get_nested_strides(), visit);
-    visit_storages(nested->get_storage_offsets(), visit);
-  } else if (const auto* sparse = dynamic_cast<const at::SparseTensorImpl*>(impl)) {
-    visit_storages(sparse->indices(), visit);
-    visit_storages(sparse->values(), visit);
-  } else if (const auto* compressed = dynamic_cast<const at::SparseCsrTensorImpl*>(impl)) {
-    visit_storages(compressed->compressed_indices(), visit);
-    visit_storages(compressed->plain_indices(), visit);
-    visit_storages(compressed->values(), visit);
+// Same bits: no number is taken for another, not even zero for minus zero.
+bool are_same(const c10::IValue& one, const c10::IValue& other) {
+  if (one.isInt()) return other.isInt() && one.toInt() == other.toInt();
+  if (one.isNone()) return other.isNone();
+  if (one.isBool()) return other.isBool() && one.toBool() == other.toBool();
+  if (one.isDouble()) {
+    return other.isDouble() && std::bit_cast<std::uint64_t>(one.toDouble()) ==
+                                   std::bit_cast<std::uint64_t>(other.toDouble());
   }
-}
-
-void visit_deeper(const c10::IValue& argument,
-                  const std::function<void(const at::Tensor&)>& visit) {
-  if (argument.isTensor()) {
-    visit(argument.toTensor());
-  } else if (argument.isList()) {
-    for (const c10::IValue& element : argument.toListRef()) visit_deeper(element, visit);
-  } else if (argument.isTuple()) {
-    for (const c10::IValue& element : argument.toTupleRef().elements()) {
-      visit_deeper(element, visit);
-    }
-  } else if (argument.isGenericDict()) {
-    for (const auto& entry : argument.toGenericDict()) visit_deeper(entry.value(), visit);
+  if (one.isTensor()) return other.isTensor();
+  if (one.isList()) {
+    if (!other.isList()) return false;
+    const auto mine = one.toListRef();
+    const auto theirs = other.toListRef();
+    return std::equal(mine.begin(), mine.end(), theirs.begin(), theirs.end(), are_same);
   }
+  if (one.isString()) return other.isString() && one.toStringRef() == other.toStringRef();
+  if (one.isDevice()) return other.isDevice() && one.toDevice() == other.toDevice();
+  if (one.isGenerator()) return other.isGenerator() && one.is(other);
+  return false;
 }
 
-bool covers_storage(const at::Tensor& tensor) {
-  return tensor.storage_offset() == 0 && tensor.is_non_overlapping_and_dense() &&
-         tensor.nbytes() == tensor.storage().nbytes();
+class Hash {
+ public:
+  void add(std::uint64_t value) { state_ = (std::rotl(state_, 5) ^ value) * 0x9e3779b97f4a7c15; }
+  std::uint64_t value() const { return state_ ^ (state_ >> 32); }
+
+ private:
+  std::uint64_t state_ = 0;
+};
+
+// False where it cannot be compared with others of its kind.
+bool add_argument(Hash& hash, const c10::IValue& argument) {
+  if (argument.isInt()) {
+    hash.add(static_cast<std::uint64_t>(argument.toInt()));
+  } else if (argument.isBool()) {
+    hash.add(argument.toBool() ? 1 : 2);
+  } else if (argument.isDouble()) {
+    hash.add(std::bit_cast<std::uint64_t>(argument.toDouble()));
+  } else if (argument.isIntList() || argument.isBoolList() || argument.isDoubleList()) {
+    for (const c10::IValue& element : argument.toListRef()) add_argument(hash, element);
+  } else {
+    return argument.isNone() || argument.isString() || argument.isDevice() ||
+           argument.isGenerator();
+  }
+  return true;
 }
 
-std::int64_t leading_bytes(const at::Tensor& tensor) {
-  const bool leads = tensor.storage_offset() == 0 && tensor.is_non_overlapping_and_dense();
-  return leads ? static_cast<std::int64_t>(tensor.nbytes()) : 0;
+// Not all of it: what is alike so far is compared.
+void add_tensor(Hash& hash, const at::Tensor& tensor) {
+  const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+  const auto sizes = impl.sizes();
+  hash.add(static_cast<std::uint64_t>(impl.numel()) << 16 | sizes.size() << 8 | impl.itemsize());
+  if (!sizes.empty()) hash.add(static_cast<std::uint64_t>(sizes.back() << 32 ^ impl.storage_offset()));
 }
 
-RecordedCall::RecordedCall(const OperatorCall& call)
-    : op_(call.handle()), grad_mode_(c10::GradMode::is_enabled()) {
-  const auto arguments = call.arguments();
-  arguments_.reserve(arguments.size());
-  for (std::size_t i = 0; i < arguments.size(); ++i) {
-    const c10::IValue& argument = arguments[i];
+}  // namespace
+
+CallForm::CallForm(const OperatorCall& call)
+    : op(call.handle()), grad_mode(c10::GradMode::is_enabled()) {
+  const auto given = call.arguments();
+  arguments.reserve(given.size());
+  for (std::size_t i = 0; i < given.size(); ++i) {
+    const c10::IValue& argument = given[i];
     const auto add = [&](const at::Tensor& tensor, int element) {
       if (!tensor.defined()) return;
-      // In its place: this is done for every operator.
-      Slot& slot = slots_.emplace_back();
+      Slot& slot = slots.emplace_back();
       slot.argument = static_cast<std::uint16_t>(i);
       slot.element = static_cast<std::int16_t>(element);
       slot.form.take(tensor);
     };
     if (argument.isTensor()) {
       add(argument.toTensor(), -1);
-      arguments_.emplace_back(at::Tensor());
+      arguments.emplace_back(at::Tensor());
     } else if (argument.isTensorList()) {
       const auto list = argument.toListRef();
       c10::List<at::Tensor> empty;
@@ -140,7 +116,7 @@ RecordedCall::RecordedCall(const OperatorCall& call)
         add(list[k].toTensor(), static_cast<int>(k));
         empty.push_back(at::Tensor());
       }
-      arguments_.emplace_back(std::move(empty));
+      arguments.emplace_back(std::move(empty));
     } else if (argument.isOptionalTensorList()) {
       const auto list = argument.toListRef();
       c10::List<std::optional<at::Tensor>> empty;
@@ -148,49 +124,121 @@ RecordedCall::RecordedCall(const OperatorCall& call)
         if (list[k].isTensor()) add(list[k].toTensor(), static_cast<int>(k));
         empty.push_back(std::nullopt);
       }
-      arguments_.emplace_back(std::move(empty));
+      arguments.emplace_back(std::move(empty));
     } else {
-      arguments_.push_back(argument);
+      arguments.push_back(argument);
     }
   }
+}
+
+bool CallForm::is_of(const OperatorCall& call) const {
+  if (&op.schema() != &call.schema() || grad_mode != c10::GradMode::is_enabled()) return false;
+  const auto given = call.arguments();
+  const Slot* slot = slots.begin();
+  for (std::size_t i = 0; i < given.size(); ++i) {
+    const auto is_next = [&](const at::Tensor& tensor, int element) {
+      if (!tensor.defined()) return true;
+      const bool is_same = slot != slots.end() && slot->argument == i &&
+                           slot->element == element && slot->form.is_of(tensor);
+      ++slot;
+      return is_same;
+    };
+    if (given[i].isTensor()) {
+      if (!arguments[i].isTensor() || !is_next(given[i].toTensor(), -1)) return false;
+    } else if (given[i].isTensorList() || given[i].isOptionalTensorList()) {
+      if (!arguments[i].isList()) return false;
+      const auto list = given[i].toListRef();
+      if (list.size() != arguments[i].toListRef().size()) return false;
+      for (std::size_t k = 0; k < list.size(); ++k) {
+        if (list[k].isTensor() && !is_next(list[k].toTensor(), static_cast<int>(k))) return false;
+      }
+    } else if (!are_same(given[i], arguments[i])) {
+      return false;
+    }
+  }
+  return slot == slots.end();
+}
+
+CallForms::CallForms() : table_(1024) {}
+
+CallForms::~CallForms() { clear(); }
+
+void CallForms::clear() {
+  for (CallForm*& form : table_) {
+    if (form != nullptr && --form->users == 0) delete form;
+    form = nullptr;
+  }
+  count_ = 0;
+}
+
+void CallForms::renew() {
+  if (count_ > kMost / 2) clear();
+}
+
+CallForms::Found CallForms::find(const OperatorCall& call, c10::DeviceType device) const {
+  Hash hash;
+  hash.add(reinterpret_cast<std::uintptr_t>(&call.schema()));
+  const auto add = [&](const at::Tensor& tensor) {
+    if (!tensor.defined()) return true;
+    if (!is_plain(tensor, device)) return false;
+    add_tensor(hash, tensor);
+    return true;
+  };
+  for (const c10::IValue& argument : call.arguments()) {
+    if (argument.isTensor()) {
+      if (!add(argument.toTensor())) return {};
+    } else if (argument.isTensorList() || argument.isOptionalTensorList()) {
+      for (const c10::IValue& element : argument.toListRef()) {
+        if (element.isTensor() && !add(element.toTensor())) return {};
+      }
+    } else if (!add_argument(hash, argument)) {
+      return {};
+    }
+  }
+  const std::uint64_t wanted = hash.value();
+  const std::size_t mask = table_.size() - 1;
+  for (std::size_t place = wanted & mask; table_[place] != nullptr; place = (place + 1) & mask) {
+    CallForm* const form = table_[place];
+    if (form->hash == wanted && form->is_of(call)) return {form, wanted, true};
+  }
+  return {nullptr, wanted, true};
+}
+
+CallForm& CallForms::add(const OperatorCall& call, const Found& found) {
+  if (!found.is_comparable || count_ == kMost) return *new CallForm(call);
+  if (2 * (count_ + 1) > table_.size()) {
+    const auto old = std::exchange(table_, std::vector<CallForm*>(2 * table_.size()));
+    for (CallForm* const form : old) {
+      if (form != nullptr) put(*form);
+    }
+  }
+  auto* const form = new CallForm(call);
+  form->hash = found.hash;
+  form->users = 1;
+  put(*form);
+  ++count_;
+  return *form;
+}
+
+void CallForms::put(CallForm& form) {
+  const std::size_t mask = table_.size() - 1;
+  std::size_t place = form.hash & mask;
+  while (table_[place] != nullptr) place = (place + 1) & mask;
+  table_[place] = &form;
 }
 
 std::string RecordedCall::name() const {
-  const auto& schema = op_.schema();
+  const auto& schema = form_->op.schema();
   return schema.overload_name().empty() ? schema.name()
                                         : schema.name() + "." + schema.overload_name();
-}
-
-std::uint64_t RecordedCall::signature() const {
-  std::uint64_t hash = reinterpret_cast<std::uintptr_t>(&op_.schema());
-  const auto add = [&hash](std::uint64_t value) {
-    hash = (hash ^ value) * 0x9e3779b97f4a7c15;
-    hash ^= hash >> 32;
-  };
-  for (const Slot& slot : slots_) {
-    add(slot.form.dtype.itemsize() << 16 | slot.form.sizes.size() << 8 | slot.argument);
-    for (const std::int64_t size : slot.form.sizes) add(static_cast<std::uint64_t>(size));
-  }
-  for (const c10::IValue& argument : arguments_) {
-    if (argument.isInt()) {
-      add(static_cast<std::uint64_t>(argument.toInt()));
-    } else if (argument.isBool()) {
-      add(static_cast<std::uint64_t>(argument.toBool()));
-    } else if (argument.isIntList()) {
-      for (const std::int64_t value : argument.toIntList()) add(static_cast<std::uint64_t>(value));
-    } else if (argument.isBoolList()) {
-      for (const bool value : argument.toBoolList()) add(static_cast<std::uint64_t>(value));
-    }
-  }
-  return hash;
 }
 
 std::vector<c10::IValue> RecordedCall::run(
     const std::function<c10::Storage(std::size_t)>& storage_of,
     const at::Generator& generator) const {
   std::vector<c10::IValue> stack;
-  stack.reserve(arguments_.size());
-  for (const c10::IValue& argument : arguments_) {
+  stack.reserve(form_->arguments.size());
+  for (const c10::IValue& argument : form_->arguments) {
     if (argument.isTensorList()) {
       stack.emplace_back(argument.toTensorList().copy());
     } else if (argument.isOptionalTensorList()) {
@@ -199,8 +247,8 @@ std::vector<c10::IValue> RecordedCall::run(
       stack.push_back(argument);
     }
   }
-  for (std::size_t i = 0; i < slots_.size(); ++i) {
-    const Slot& slot = slots_[i];
+  for (std::size_t i = 0; i < form_->slots.size(); ++i) {
+    const CallForm::Slot& slot = form_->slots[i];
     at::Tensor tensor = slot.form.on(storage_of(i));
     c10::IValue& argument = stack[slot.argument];
     if (slot.element < 0) {
@@ -213,11 +261,11 @@ std::vector<c10::IValue> RecordedCall::run(
     }
   }
   if (generator.defined()) {
-    stack[static_cast<std::size_t>(facts_of(op_).generator)] = generator;
+    stack[static_cast<std::size_t>(facts_of(form_->op).generator)] = generator;
   }
-  const c10::AutoGradMode grad_mode(grad_mode_);
+  const c10::AutoGradMode grad_mode(form_->grad_mode);
   const BackendsOnly below;
-  op_.callBoxed(stack);
+  form_->op.callBoxed(stack);
   return stack;
 }
 

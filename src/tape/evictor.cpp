@@ -159,6 +159,7 @@ void Tape::drop(Value& value) {
 }
 
 bool Tape::drop_one() {
+  if (!is_index_filled_) fill_index();
   auto* const entry = index_.choose(now());
   if (entry == nullptr) return false;
   drop(static_cast<Value&>(*entry));
@@ -166,6 +167,7 @@ bool Tape::drop_one() {
 }
 
 void Tape::drop_all() {
+  if (!is_index_filled_) fill_index();
   std::vector<Value*> all;
   for (Cell* cell = cells_; cell != nullptr; cell = cell->next) {
     if (cell->value->is_in_index() && !cell->value->is_pinned()) all.push_back(cell->value);

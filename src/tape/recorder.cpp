@@ -5,7 +5,6 @@
 #include <optional>
 #include <utility>
 
-#include "core/ticks.h"
 #include "libtorch/engine.h"
 #include "libtorch/memory_limit.h"
 #include "libtorch/operator_effects.h"
@@ -66,6 +65,7 @@ struct Recorder::Begun {
   explicit Begun(Tape& of) : tape(of) {}
   // The call may have ended in an exception, without the lock.
   ~Begun() {
+    if (pinned.empty() && held.empty() && producer == nullptr) return;
     const std::lock_guard<std::recursive_mutex> lock(libtorch::limit_mutex());
     unpin();
     if (producer != nullptr && is_reader) tape.discard(producer.release());
@@ -73,9 +73,10 @@ struct Recorder::Begun {
   }
   void pin(Cell& cell, const c10::Storage& storage) {
     if (&cell.tape == &tape) {
+      if (now == 0) now = Tape::now();
       tape.pin(*cell.value);
       pinned.push_back(cell.value);
-      tape.touch(*cell.value);
+      tape.touch(*cell.value, now);
     } else {
       // Another step's, which may end meanwhile.
       records = false;
@@ -91,6 +92,9 @@ struct Recorder::Begun {
   Begun& operator=(const Begun&) = delete;
 
   Tape& tape;
+  // When it was asked for first, by the tape's clock.
+  double now = 0;
+  libtorch::CallForms::Found found;
   std::unique_ptr<Producer> producer;
   c10::SmallVector<Value*, 4> pinned;
   std::vector<libtorch::HeldMemory> held;
@@ -134,7 +138,7 @@ void Recorder::begin(OperatorCall& call, const OperatorFacts& facts, Begun& begu
     begun.pin(cell, tensor.storage());
     if (cell.foreign) begun.records = false;
   });
-  for (std::size_t i = 0; i < arguments.size(); ++i) {
+  for (std::size_t i = 0; !begun.found.is_comparable && i < arguments.size(); ++i) {
     if (!libtorch::may_go_deeper(arguments[i])) continue;
     libtorch::visit_deeper(
         arguments[i], [&](const at::Tensor& tensor) { begin_parts(tensor, is_written(i), begun); });
@@ -186,7 +190,9 @@ void Recorder::note_writes(OperatorCall& call, const OperatorFacts& facts, Begun
 }
 
 void Recorder::take_down(const OperatorCall& call, Begun& begun) {
-  begun.producer = std::make_unique<Producer>(call);
+  libtorch::CallForm& form =
+      begun.found.form != nullptr ? *begun.found.form : forms_.add(call, begun.found);
+  begun.producer = std::make_unique<Producer>(form);
   begun.is_reader = true;
   for (Value* value : begun.pinned) {
     begun.producer->inputs.push_back({value, value->size, Producer::Use::kRead});
@@ -202,11 +208,24 @@ void Recorder::take_down(const OperatorCall& call, Begun& begun) {
   }
 }
 
+// Whether anything that the call has made or written to is large enough to be dropped.
+bool Recorder::makes_much(const OperatorCall& call, const Begun& begun) const {
+  const auto is_large = [&](const at::Tensor& tensor) {
+    return tensor.defined() && libtorch::is_plain(tensor, c10::kCPU) &&
+           static_cast<std::int64_t>(tensor.storage().nbytes()) >= options_.smallest.count;
+  };
+  bool is_any = std::ranges::any_of(
+      begun.writes, [&](const Begun::Write& write) { return is_large(write.tensor); });
+  libtorch::visit_arguments(call.results(), [&](const at::Tensor& tensor, std::size_t, int) {
+    is_any = is_any || is_large(tensor);
+  });
+  return is_any;
+}
+
 void Recorder::end(OperatorCall& call, const OperatorFacts& facts, Begun& begun) {
   Producer* const producer = begun.records ? begun.producer.get() : nullptr;
   // New tensors are filled in ways that are not seen.
   Producer* const maker = facts.makes_new ? nullptr : producer;
-  const bool may_be_new = makes_new_in_place(call.schema().name());
   for (const auto& write : begun.writes) {
     Cell* const cell = Tape::cell_of(write.tensor);
     // It was given other memory, or is one of several views of what has its new value already.
@@ -217,7 +236,8 @@ void Recorder::end(OperatorCall& call, const OperatorFacts& facts, Begun& begun)
     const bool covers = write.covers && libtorch::covers_storage(write.tensor);
     if (covers) value.defined = value.size;
     const bool can_be_made =
-        write.covers ? covers && !(was_root && may_be_new) : !was_root && !write.is_statistic;
+        write.covers ? covers && !(was_root && makes_new_in_place(call.schema().name()))
+                     : !was_root && !write.is_statistic;
     if (maker != nullptr && cell->own && can_be_made) {
       tape_.set_producer(value, *maker, write.slot);
     }
@@ -246,8 +266,9 @@ void Recorder::end(OperatorCall& call, const OperatorFacts& facts, Begun& begun)
     }
   }
   if (producer == nullptr) return;
+  producer->call.form().learnt.makes_little = !makes_much(call, begun);
   begun.is_reader = false;
-  tape_.add(std::move(begun.producer));
+  tape_.add(std::move(begun.producer), begun.now);
 }
 
 // In backward, AccumulateGrad detaches what it takes for a gradient. Dropping that would be in
@@ -286,6 +307,44 @@ std::string Recorder::current_operator() {
   return running != nullptr ? running->name() : "an allocation outside of operators";
 }
 
+// Nothing is recorded of a call that makes only what is too small to be dropped: what it makes are
+// roots. It may write to memory that the tape has not met.
+bool Recorder::is_little(const OperatorCall& call, const OperatorFacts& facts,
+                         const libtorch::CallForms::Found& found) const {
+  if (found.form == nullptr || !found.form->learnt.makes_little || tape_.records_little() ||
+      facts.communicates || options_.observer != nullptr) {
+    return false;
+  }
+  const auto arguments = call.arguments();
+  bool writes_known = false;
+  for (const OperatorFacts::Write& write : facts.writes) {
+    if (!write.happens(arguments)) continue;
+    libtorch::visit_arguments(arguments, [&](const at::Tensor& tensor, std::size_t argument, int) {
+      if (argument == write.argument && tensor.defined() && Tape::cell_of(tensor) != nullptr) {
+        writes_known = true;
+      }
+    });
+  }
+  return !writes_known;
+}
+
+void Recorder::pass_by(OperatorCall& call, libtorch::CallForm& form, Begun& begun, Lock& lock) {
+  libtorch::visit_arguments(call.arguments(), [&](const at::Tensor& tensor, std::size_t, int) {
+    Cell* const cell = tensor.defined() ? Tape::cell_of(tensor) : nullptr;
+    if (cell != nullptr) begun.pin(*cell, tensor.storage());
+  });
+  for (Value* value : begun.pinned) tape_.restore(*value);
+  ++tape_.report.operators;
+  lock.unlock();
+  call.proceed();
+  const bool made_much = makes_much(call, begun);
+  if (!made_much && begun.pinned.empty() && !options_.paranoid) return;
+  lock.lock();
+  if (made_much) form.learnt.makes_little = false;
+  begun.unpin();
+  if (options_.paranoid) tape_.drop_all();
+}
+
 void Recorder::intercept(OperatorCall& call) {
   const OperatorFacts& facts = libtorch::facts_of(call.handle());
   // Views and questions about sizes read no bytes.
@@ -294,6 +353,8 @@ void Recorder::intercept(OperatorCall& call) {
   const Running here(call.schema());
   Lock lock(libtorch::limit_mutex());
   Begun begun(tape_);
+  begun.found = forms_.find(call, c10::kCPU);
+  if (is_little(call, facts, begun.found)) return pass_by(call, *begun.found.form, begun, lock);
   begin(call, facts, begun);
   const auto generator = libtorch::generator_of_draw(facts, call.arguments());
   std::optional<libtorch::OwnDraws> draws;
@@ -312,14 +373,15 @@ void Recorder::intercept(OperatorCall& call) {
   }
   std::optional<ObservedCall> observed;
   if (options_.observer) observed.emplace(call);
-  const std::uint64_t start = ticks();
+  const double start = Tape::now();
   call.proceed();
-  const double seconds = static_cast<double>(ticks() - start) / (kTicksPerMicrosecond * 1e6);
+  const double seconds = (begun.now = Tape::now()) - start;
   draws.reset();
-  Producer* const producer = begun.producer.get();
-  const std::uint64_t signature = producer != nullptr ? producer->call.signature() : 0;
   if (!lock.owns_lock()) lock.lock();
-  if (producer != nullptr) producer->seconds = costs_.note(signature, seconds);
+  if (Producer* const producer = begun.producer.get()) {
+    double& least = producer->call.form().learnt.seconds;
+    producer->seconds = least = std::min(least, seconds);
+  }
   end(call, facts, begun);
   if (observed) {
     c10::SmallVector<std::int16_t, 2> written;

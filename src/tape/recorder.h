@@ -1,18 +1,20 @@
 // Sees each operator call of a step: brings back what it reads, and records what it makes.
 #pragma once
 
+#include <mutex>
+
 #include "libtorch/operator_interceptor.h"
-#include "tape/cost_table.h"
+#include "libtorch/recorded_call.h"
 #include "tape/tape.h"
 
 namespace reprise::tape {
 
 class Recorder final : public libtorch::OperatorInterceptor {
  public:
-  // The costs are those of all steps of a budget, and outlive the recorder.
-  Recorder(const BudgetOptions& options, const plan::Heuristic& heuristic, CostTable& costs,
-           Parking* parking)
-      : options_(options), costs_(costs), tape_(options, heuristic, parking) {}
+  // The forms are those of all steps of a budget, and outlive the recorder.
+  Recorder(const BudgetOptions& options, const plan::Heuristic& heuristic,
+           libtorch::CallForms& forms, Parking* parking)
+      : options_(options), forms_(forms), tape_(options, heuristic, parking) {}
 
   void intercept(libtorch::OperatorCall& call) override;
   Tape& tape() { return tape_; }
@@ -22,6 +24,11 @@ class Recorder final : public libtorch::OperatorInterceptor {
  private:
   struct Begun;
   void note_gradient(const libtorch::OperatorCall& call);
+  bool is_little(const libtorch::OperatorCall& call, const libtorch::OperatorFacts& facts,
+                 const libtorch::CallForms::Found& found) const;
+  void pass_by(libtorch::OperatorCall& call, libtorch::CallForm& form, Begun& begun,
+               std::unique_lock<std::recursive_mutex>& lock);
+  bool makes_much(const libtorch::OperatorCall& call, const Begun& begun) const;
   void begin(libtorch::OperatorCall& call, const libtorch::OperatorFacts& facts, Begun& begun);
   void begin_parts(const at::Tensor& tensor, bool is_written, Begun& begun);
   void note_writes(libtorch::OperatorCall& call, const libtorch::OperatorFacts& facts,
@@ -30,7 +37,7 @@ class Recorder final : public libtorch::OperatorInterceptor {
   void end(libtorch::OperatorCall& call, const libtorch::OperatorFacts& facts, Begun& begun);
 
   const BudgetOptions options_;
-  CostTable& costs_;
+  libtorch::CallForms& forms_;
   Tape tape_;
 };
 

@@ -21,7 +21,9 @@ std::vector<Tape*>& open_tapes() {
 }  // namespace
 
 Budget::Budget(Bytes most, BudgetOptions chosen)
-    : limit(most), options(std::move(chosen)), heuristic(plan::heuristic_named(options.heuristic)) {
+    : LimitKeeper(most.count),
+      limit(most),
+      options(std::move(chosen)), heuristic(plan::heuristic_named(options.heuristic)) {
   if (limit.count <= 0) {
     throw UsageError("MemoryBudget: the limit is " + std::to_string(limit.count) +
                      " bytes; it must be above 0");
@@ -36,11 +38,11 @@ bool Budget::wait_for_store(std::int64_t wanted) {
   return live_bytes().count + wanted <= limit.count;
 }
 
-void Budget::make_room(std::int64_t wanted) {
+libtorch::LimitKeeper::Room Budget::make_room(std::int64_t wanted) {
   const auto drops = [](Tape* tape) { return tape->drop_one(); };
   bool has_waited = false;
   while (live_bytes().count + wanted > limit.count) {
-    if (wait_for_store(wanted)) return;
+    if (wait_for_store(wanted)) return Room::kMade;
     if (std::ranges::any_of(tapes, drops) || std::ranges::any_of(open_tapes(), drops)) continue;
     // What other budgets' values went to may not have arrived either.
     if (!std::exchange(has_waited, true)) {
@@ -70,19 +72,21 @@ void Budget::make_room(std::int64_t wanted) {
         " this operator could have run; raise the budget, or make the batch smaller";
     if (options.on_exceeded == OnExceeded::kThrow) throw BudgetError(text);
     if (!std::exchange(warned, true)) TORCH_WARN(text);
-    return;
+    return Room::kExceeded;
   }
+  return Room::kMade;
 }
 
 Session::Session(std::shared_ptr<Budget> budget)
     : budget_(std::move(budget)),
-      recorder_(std::make_shared<Recorder>(budget_->options, *budget_->heuristic, budget_->costs,
+      recorder_(std::make_shared<Recorder>(budget_->options, *budget_->heuristic, budget_->forms,
                                            budget_->parking ? &*budget_->parking : nullptr)),
       transfer_before_(budget_->parking ? budget_->parking->spent() : 0),
       peak_(std::make_unique<PeakScope>()) {
   {
     std::lock_guard<std::recursive_mutex> lock(libtorch::limit_mutex());
     budget_->warned = false;
+    if (budget_->tapes.empty()) budget_->forms.renew();
     budget_->tapes.push_back(&recorder_->tape());
     open_tapes().push_back(&recorder_->tape());
   }

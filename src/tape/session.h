@@ -19,13 +19,13 @@ class Budget final : public libtorch::LimitKeeper {
  public:
   Budget(Bytes limit, BudgetOptions options);
 
-  void make_room(std::int64_t wanted) override;
+  Room make_room(std::int64_t wanted) override;
   bool wait_for_store(std::int64_t wanted);
 
   const Bytes limit;
   const BudgetOptions options;
   const std::unique_ptr<plan::Heuristic> heuristic;
-  CostTable costs;
+  libtorch::CallForms forms;
   // Where there is a store.
   std::optional<Parking> parking;
   StepReport last;

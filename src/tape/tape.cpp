@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/ticks.h"
 #include "libtorch/counting_allocator.h"
 #include "libtorch/memory_limit.h"
 #include "tape/observation.h"
@@ -52,8 +51,6 @@ Tape::Tape(const BudgetOptions& options, const plan::Heuristic& heuristic, Parki
 }
 
 Tape::~Tape() { close(/*may_throw=*/false); }
-
-double Tape::now() const { return static_cast<double>(ticks()) / (kTicksPerMicrosecond * 1e6); }
 
 Cell* Tape::cell_of(const c10::Storage& storage) {
   return static_cast<Cell*>(ManagedMemory::manager_of(*storage.unsafeGetStorageImpl()));
@@ -115,7 +112,7 @@ void Tape::set_producer(Value& value, Producer& producer, std::int16_t slot) {
   producer.outputs.push_back({&value, -1, -1, slot});
 }
 
-void Tape::add(std::unique_ptr<Producer> producer) {
+void Tape::add(std::unique_ptr<Producer> producer, double now) {
   ++report.operators;
   std::uint32_t depth = 0;
   for (const Producer::Input& input : producer->inputs) {
@@ -124,6 +121,7 @@ void Tape::add(std::unique_ptr<Producer> producer) {
   for (const Producer::Output& output : producer->outputs) {
     output.value->own_cost = producer->seconds;
     output.value->depth = depth + 1;
+    touch(*output.value, now);
     update_entry(*output.value);
   }
   if (producer->outputs.empty()) return discard(producer.release());
@@ -163,8 +161,6 @@ void Tape::unpin(Value& value) {
   forget_if_unwanted(&value);
 }
 
-void Tape::touch(Value& value) { index_.touch(value, now()); }
-
 void Tape::leave_index(Value& value) {
   if (value.is_in_index() && value.pins == 0) index_.remove(value);
 }
@@ -177,11 +173,20 @@ bool Tape::may_drop(const Value& value) const {
 // In the index is what may be dropped; of what is pinned, what might be when the last pin goes.
 void Tape::update_entry(Value& value) {
   if (value.pins != 0) return;
+  if (!is_index_filled_) return;
   if (may_drop(value) == value.is_in_index()) return;
   if (value.is_in_index()) {
     leave_index(value);
   } else {
     index_.insert(value, now());
+  }
+}
+
+void Tape::fill_index() {
+  is_index_filled_ = true;
+  for (Cell* cell = cells_; cell != nullptr; cell = cell->next) {
+    Value& value = *cell->value;
+    if (value.pins == 0 && may_drop(value)) index_.insert(value, value.last_use());
   }
 }
 
@@ -241,6 +246,7 @@ void Tape::storage_died(Cell& cell, c10::DataPtr memory) noexcept {
     // A root that replays need: its bytes are the tape's from now on.
     value.detached = c10::Storage(c10::Storage::use_byte_size_t(), cell.storage->nbytes(),
                                   std::move(memory), nullptr, false);
+    if (value.size < options_.smallest.count) little_kept_ += value.size;
   } else if (!value.readers.empty() && memory.get() != nullptr) {
     note_dropped(value);
   }

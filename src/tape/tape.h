@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "core/ticks.h"
 #include "plan/heuristic.h"
 #include "tape/parking.h"
 #include "tape/value.h"
@@ -37,7 +38,8 @@ class Tape {
   Value& new_version(Cell& cell);
   void set_producer(Value& value, Producer& producer, std::int16_t slot);
   // Takes a producer into the tape, or drops it if it made nothing that can be made again.
-  void add(std::unique_ptr<Producer> producer);
+  // `now`: as now() gives it.
+  void add(std::unique_ptr<Producer> producer, double now);
   void discard(Producer* producer);
   // The value will not be dropped any more.
   void make_root(Value& value);
@@ -48,7 +50,13 @@ class Tape {
   void restore(Value& value);
   void pin(Value& value);
   void unpin(Value& value);
-  void touch(Value& value);
+  void touch(Value& value, double now) { index_.touch(value, now); }
+  // Seconds of a clock of the tape's own.
+  static double now() { return static_cast<double>(ticks()) / (kTicksPerMicrosecond * 1e6); }
+
+  // Whether values that are too small to be dropped have producers all the same. Without, they stay
+  // where replays need them, and that is bounded.
+  bool records_little() const { return little_kept_ > kMostLittleKept; }
 
   // Drops or parks the value that should go first; false if none may go.
   bool drop_one();
@@ -86,6 +94,7 @@ class Tape {
   bool may_drop(const Value& value) const;
   void update_entry(Value& value);
   void leave_index(Value& value);
+  void fill_index();
   void drop(Value& value);
   // Seconds that making it again would take, from what is there.
   double seconds_to_make(const Value& value);
@@ -108,13 +117,16 @@ class Tape {
   static bool still_makes(Producer& producer, const Value& without);
   void forget_if_unwanted(Value* value);
   void forget(Values& unwanted);
-  double now() const;
 
   const BudgetOptions options_;
   const plan::Neighbourhood neighbourhood_;
   Parking* const parking_;
   plan::CostClasses classes_;
   plan::EvictionIndex index_;
+  // Nothing is in the index before anything has to go.
+  bool is_index_filled_ = false;
+  static constexpr std::int64_t kMostLittleKept = 256 << 10;
+  std::int64_t little_kept_ = 0;
   Cell* cells_ = nullptr;
   std::int64_t values_ = 0;
   std::vector<plan::CostClasses::Node> seen_;

@@ -119,7 +119,7 @@ struct Producer final : Recycled<Producer, kRecycled>, Counted<Producer> {
     std::int16_t slot;
   };
 
-  explicit Producer(const libtorch::OperatorCall& of) : call(of) {}
+  explicit Producer(libtorch::CallForm& form) : call(form) {}
 
   libtorch::RecordedCall call;
   c10::SmallVector<Input, 3> inputs;  // by slot

@@ -73,8 +73,11 @@ class FailingOperators final : public libtorch::OperatorInterceptor {
 
 class FailingAllocations final : public libtorch::LimitKeeper {
  public:
-  explicit FailingAllocations(Fuse& fuse) : fuse_(fuse) {}
-  void make_room(std::int64_t) override { fuse_.pass(); }
+  explicit FailingAllocations(Fuse& fuse) : LimitKeeper(/*bound=*/0), fuse_(fuse) {}
+  Room make_room(std::int64_t) override {
+    fuse_.pass();
+    return Room::kExceeded;
+  }
 
  private:
   Fuse& fuse_;

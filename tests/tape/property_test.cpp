@@ -119,6 +119,10 @@ class TapeProperty : public ::testing::TestWithParam<int> {
  private:
   Bytes before_;
 };
+
+// Of the values of a program some are below it, and some are not.
+Bytes any_smallest() { return Bytes(*rc::gen::element<std::int64_t>(1, 1, 100, 300)); }
+
 INSTANTIATE_TEST_SUITE_P(Parts, TapeProperty, ::testing::Range(0, 4));
 
 TEST_P(TapeProperty, AnyProgramOfWhichEverythingIsDroppedHasThePlainGradients) {
@@ -127,8 +131,12 @@ TEST_P(TapeProperty, AnyProgramOfWhichEverythingIsDroppedHasThePlainGradients) {
     RC_LOG() << describe(what) << std::endl;
     BudgetOptions options = paranoid();
     options.verify = *rc::gen::arbitrary<bool>();
+    options.smallest = any_smallest();
     MemoryBudget budget(GiB(64), options);
-    compare(outcome(what, &budget), outcome(what, nullptr));
+    const Outcome plain = outcome(what, nullptr);
+    compare(outcome(what, &budget), plain);
+    // By now it knows what is too small to be dropped.
+    compare(outcome(what, &budget), plain);
   }));
 }
 
@@ -139,11 +147,14 @@ TEST_P(TapeProperty, AnyProgramUnderAnyBudgetHasThePlainGradientsOrIsRefused) {
     const std::string heuristic =
         *rc::gen::element<std::string>("h_eq", "h_dtr", "h_local", "lru", "largest", "random");
     const bool verify = *rc::gen::arbitrary<bool>();
-    RC_LOG() << describe(what) << " in " << above << " by " << heuristic << std::endl;
+    const Bytes smallest = any_smallest();
+    RC_LOG() << describe(what) << " in " << above << " by " << heuristic << ", from " << to_string(smallest)
+             << " on" << std::endl;
     const Outcome plain = outcome(what, nullptr);
     MemoryBudget budget(live_bytes() + Bytes(above),
-                        {.heuristic = heuristic, .verify = verify, .smallest = Bytes(1)});
+                        {.heuristic = heuristic, .verify = verify, .smallest = smallest});
     try {
+      compare(outcome(what, &budget), plain);
       compare(outcome(what, &budget), plain);
     } catch (const BudgetError&) {
       RC_TAG("refused");
