@@ -73,12 +73,20 @@ std::int64_t make_room(std::int64_t size) {
   return lowest;
 }
 
+class AllocationLock {
+ public:
+  AllocationLock() { limit_mutex().lock_to_allocate(); }
+  ~AllocationLock() { limit_mutex().unlock(); }
+  AllocationLock(const AllocationLock&) = delete;
+  AllocationLock& operator=(const AllocationLock&) = delete;
+};
+
 // Before malloc is asked, so that it can hand out what is freed. What malloc really hands out may
 // be some bytes more.
 void ask_for(std::size_t bytes) {
   const auto size = static_cast<std::int64_t>(bytes);
   if (counters.live.load() <= lowest_limit.load() - size) return;
-  std::lock_guard<std::recursive_mutex> lock(limit_mutex());
+  const AllocationLock lock;
   make_room(size);
 }
 
@@ -96,7 +104,7 @@ bool count_if_it_fits(std::int64_t size, std::int64_t limit) {
 
 void count_within_limits(std::int64_t size) {
   if (count_if_it_fits(size, lowest_limit.load())) return;
-  std::lock_guard<std::recursive_mutex> lock(limit_mutex());
+  const AllocationLock lock;
   while (!count_if_it_fits(size, make_room(size))) {
   }
 }
@@ -170,11 +178,6 @@ c10::Allocator* counting_allocator() {
 
 }  // namespace
 
-std::recursive_mutex& limit_mutex() {
-  static auto* mutex = new std::recursive_mutex;
-  return *mutex;
-}
-
 void LimitScope::update_lowest() {
   std::int64_t lowest = kNoLimit;
   for (const LimitKeeper* keeper : keepers()) lowest = std::min(lowest, keeper->bound());
@@ -182,13 +185,13 @@ void LimitScope::update_lowest() {
 }
 
 LimitScope::LimitScope(LimitKeeper& keeper) : keeper_(keeper) {
-  std::lock_guard<std::recursive_mutex> lock(limit_mutex());
+  std::lock_guard<LimitMutex> lock(limit_mutex());
   keepers().push_back(&keeper);
   update_lowest();
 }
 
 LimitScope::~LimitScope() {
-  std::lock_guard<std::recursive_mutex> lock(limit_mutex());
+  std::lock_guard<LimitMutex> lock(limit_mutex());
   std::erase(keepers(), &keeper_);
   update_lowest();
 }

@@ -22,7 +22,7 @@ HeldMemory::HeldMemory(const at::Tensor& tensor)
 HeldMemory::HeldMemory(c10::Storage storage, bool to_write) : HeldMemory() {
   if (!storage) return;
   // Another thread may be moving the memory, or ending its management.
-  const std::lock_guard<std::recursive_mutex> lock(limit_mutex());
+  const std::lock_guard<LimitMutex> lock(limit_mutex());
   MemoryManager* const manager = ManagedMemory::manager_of(*storage.unsafeGetStorageImpl());
   if (manager == nullptr) return;
   manager->hold();
@@ -33,7 +33,7 @@ HeldMemory::HeldMemory(c10::Storage storage, bool to_write) : HeldMemory() {
 
 void HeldMemory::reset() noexcept {
   if (number_ == 0) return;
-  const std::lock_guard<std::recursive_mutex> lock(limit_mutex());
+  const std::lock_guard<LimitMutex> lock(limit_mutex());
   MemoryManager* const manager = ManagedMemory::manager_of(*storage_.unsafeGetStorageImpl());
   if (manager != nullptr && manager->number_ == number_) manager->release_hold();
   number_ = 0;
@@ -42,7 +42,22 @@ void HeldMemory::reset() noexcept {
 
 void ManagedMemory::release(void* context) {
   auto* manager = static_cast<MemoryManager*>(context);
-  manager->released(std::exchange(manager->memory_, {}));
+  const std::lock_guard<LimitMutex> lock(limit_mutex());
+  if (manager->is_referenced_) {
+    limit_mutex().at_last(*manager);
+  } else {
+    manager->run_last();
+  }
+}
+
+ManagedMemory::Reference::Reference(MemoryManager& manager)
+    : manager_(manager), storage_(manager.storage_.lock()) {}
+
+ManagedMemory::Reference::~Reference() {
+  if (!storage_) return;
+  manager_.is_referenced_ = true;
+  storage_.reset();
+  manager_.is_referenced_ = false;
 }
 
 std::uint64_t ManagedMemory::identity_of(const c10::StorageImpl& storage) {
@@ -55,20 +70,29 @@ void ManagedMemory::manage(c10::StorageImpl& storage, MemoryManager& manager) {
   c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
   manager.memory_ = std::move(data);
   data = c10::DataPtr(manager.memory_.get(), &manager, &release, storage.device());
+  // Also of use by itself: a storage with a weak reference is not destroyed before its manager has
+  // been told.
+  manager.storage_ =
+      MemoryManager::WeakStorage::reclaim(c10::raw::intrusive_ptr::make_weak(&storage));
 }
 
-void ManagedMemory::let_go(c10::StorageImpl& storage, MemoryManager& manager) {
+bool ManagedMemory::let_go(c10::StorageImpl& storage, MemoryManager& manager) {
+  // Nothing is told any more when it is given back.
+  const auto reference = manager.storage_.lock();
+  if (!reference) return false;
   // What stays hollow goes on throwing.
   if (!is_hollow(manager)) storage.clear_data_ptr_access_error_msg_();
   c10::DataPtr memory = std::exchange(manager.memory_, {});
   if (memory.get() == nullptr) memory = c10::DataPtr(nullptr, storage.device());
   c10::DataPtr own = std::exchange(storage._mutable_data_ptr_no_checks(), std::move(memory));
   own.release_context();
+  return true;
 }
 
 c10::DataPtr ManagedMemory::hollow(c10::StorageImpl& storage, MemoryManager& manager,
                                    const char* text) {
-  if (!is_dying(storage)) {
+  const Reference reference(manager);
+  if (!reference.is_too_late()) {
     c10::DataPtr own = std::exchange(storage._mutable_data_ptr_no_checks(),
                                      c10::DataPtr(nullptr, &manager, &release, storage.device()));
     own.release_context();
@@ -80,7 +104,8 @@ c10::DataPtr ManagedMemory::hollow(c10::StorageImpl& storage, MemoryManager& man
 
 void ManagedMemory::fill(c10::StorageImpl& storage, MemoryManager& manager, c10::DataPtr memory) {
   manager.memory_ = std::move(memory);
-  if (is_dying(storage)) return;
+  const Reference reference(manager);
+  if (reference.is_too_late()) return;
   storage.clear_data_ptr_access_error_msg_();
   c10::DataPtr hollow =
       std::exchange(storage._mutable_data_ptr_no_checks(),

@@ -12,9 +12,11 @@
 #include <cstdint>
 #include <utility>
 
+#include "libtorch/memory_limit.h"
+
 namespace reprise::libtorch {
 
-class MemoryManager {
+class MemoryManager : private LimitMutex::Last {
  public:
   virtual ~MemoryManager() = default;
 
@@ -29,13 +31,19 @@ class MemoryManager {
   friend struct ManagedMemory;
   friend class HeldMemory;
   // The storage is dying, or gets other memory: the manager is no part of it any more. `memory` is
-  // what it held, empty if it was hollow. On any thread; must not throw.
+  // what it held, empty if it was hollow. On any thread, under limit_mutex(); must not throw.
   virtual void released(c10::DataPtr memory) noexcept = 0;
+  void run_last() noexcept override { released(std::exchange(memory_, {})); }
 
   // Tells one manager from the next at the same address.
   const std::uint64_t number_ = next_number();
   static std::uint64_t next_number();
   c10::DataPtr memory_;
+  using WeakStorage = c10::weak_intrusive_ptr<c10::StorageImpl>;
+  // Of the storage, while it is managed.
+  WeakStorage storage_ = WeakStorage::reclaim(nullptr);
+  // By a reference of this file's own.
+  bool is_referenced_ = false;
 };
 
 struct ManagedMemory {
@@ -50,20 +58,37 @@ struct ManagedMemory {
   // The same as long as the storage has not been given other memory by anybody but its manager.
   static std::uint64_t identity_of(const c10::StorageImpl& storage);
 
+  // All of what follows under limit_mutex(). Another thread that frees the storage meanwhile waits
+  // there to tell the manager: until then the manager's part alone is touched. A manager is told
+  // when nobody is at work under the lock, also where this file's own reference was the last one.
+
   // Takes a storage over, with its memory. The manager must live until it is released.
   static void manage(c10::StorageImpl& storage, MemoryManager& manager);
-  // Ends that; the storage keeps the memory.
-  static void let_go(c10::StorageImpl& storage, MemoryManager& manager);
+  // Ends that; the storage keeps the memory. False if the storage is dying: the manager will be
+  // told.
+  static bool let_go(c10::StorageImpl& storage, MemoryManager& manager);
 
   static bool is_hollow(const MemoryManager& manager) { return manager.memory_.get() == nullptr; }
   // Takes the memory away; raw access will throw `text`.
   static c10::DataPtr hollow(c10::StorageImpl& storage, MemoryManager& manager, const char* text);
   static void fill(c10::StorageImpl& storage, MemoryManager& manager, c10::DataPtr memory);
-  // Another thread is freeing it, and waits to tell the manager: only the manager's part may be
-  // touched, which hollow() and fill() see to.
-  static bool is_dying(const c10::StorageImpl& storage) {
-    return c10::raw::intrusive_ptr::use_count(const_cast<c10::StorageImpl*>(&storage)) == 0;
-  }
+  // Nobody holds it any more, and its manager has not been told yet. What does not die now may do
+  // so a moment later.
+  static bool is_dying(const MemoryManager& manager) { return manager.storage_.expired(); }
+  // Keeps a storage from dying while it is touched. The use count is raised for that moment.
+  class Reference {
+   public:
+    explicit Reference(MemoryManager& manager);
+    ~Reference();
+    Reference(const Reference&) = delete;
+    Reference& operator=(const Reference&) = delete;
+    // It is dying already.
+    bool is_too_late() const { return !storage_; }
+
+   private:
+    MemoryManager& manager_;
+    c10::intrusive_ptr<c10::StorageImpl> storage_;
+  };
   static const c10::DataPtr& memory_of(const MemoryManager& manager) { return manager.memory_; }
   // Used for no other manager of the process.
   static std::uint64_t number_of(const MemoryManager& manager) { return manager.number_; }

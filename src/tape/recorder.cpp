@@ -17,7 +17,7 @@ namespace {
 
 using libtorch::OperatorCall;
 using libtorch::OperatorFacts;
-using Lock = std::unique_lock<std::recursive_mutex>;
+using Lock = std::unique_lock<libtorch::LimitMutex>;
 
 // What is sparse or nested is copied by some operators that make views of other tensors.
 bool is_strided(const c10::IValue& argument) {
@@ -66,7 +66,7 @@ struct Recorder::Begun {
   // The call may have ended in an exception, without the lock.
   ~Begun() {
     if (pinned.empty() && held.empty() && producer == nullptr) return;
-    const std::lock_guard<std::recursive_mutex> lock(libtorch::limit_mutex());
+    const std::lock_guard<libtorch::LimitMutex> lock(libtorch::limit_mutex());
     unpin();
     if (producer != nullptr && is_reader) tape.discard(producer.release());
     producer.reset();

@@ -27,7 +27,7 @@ class Recorder final : public libtorch::OperatorInterceptor {
   bool is_little(const libtorch::OperatorCall& call, const libtorch::OperatorFacts& facts,
                  const libtorch::CallForms::Found& found) const;
   void pass_by(libtorch::OperatorCall& call, libtorch::CallForm& form, Begun& begun,
-               std::unique_lock<std::recursive_mutex>& lock);
+               std::unique_lock<libtorch::LimitMutex>& lock);
   bool makes_much(const libtorch::OperatorCall& call, const Begun& begun) const;
   void begin(libtorch::OperatorCall& call, const libtorch::OperatorFacts& facts, Begun& begun);
   void begin_parts(const at::Tensor& tensor, bool is_written, Begun& begun);

@@ -307,19 +307,20 @@ void Tape::protect_readers(Value& root) {
 }
 
 void Tape::close(bool may_throw) {
-  std::unique_lock<std::recursive_mutex> lock(libtorch::limit_mutex());
+  std::unique_lock<libtorch::LimitMutex> lock(libtorch::limit_mutex());
   // Storages that other threads are freeing have their managers told as soon as the lock is free.
   const auto some_are_dying = [&] {
     for (const Cell* cell = cells_; cell != nullptr; cell = cell->next) {
-      if (ManagedMemory::is_dying(*cell->storage)) return true;
+      if (ManagedMemory::is_dying(*cell)) return true;
     }
     return false;
   };
-  while (some_are_dying()) {
+  const auto wait = [&] {
     lock.unlock();
     std::this_thread::yield();
     lock.lock();
-  }
+  };
+  while (some_are_dying()) wait();
   std::vector<Value*> pinned;
   std::exception_ptr first;
   for (Cell* cell = cells_; cell != nullptr && first == nullptr; cell = cell->next) {
@@ -333,19 +334,21 @@ void Tape::close(bool may_throw) {
   }
   for (Value* value : pinned) unpin(*value);
   if (first != nullptr) std::rethrow_exception(first);
-  while (cells_ != nullptr) {
-    Cell* const cell = cells_;
-    cells_ = cell->next;
-    if (cells_ != nullptr) cells_->previous = nullptr;
+  // In one go: another step may make room as soon as the lock is free.
+  for (Cell *cell = cells_, *next = nullptr; cell != nullptr; cell = next) {
+    next = cell->next;
+    if (!ManagedMemory::let_go(*cell->storage, *cell)) continue;
+    leave_list(*cell);
     Value* const value = cell->value;
     // A Pin may outlive the step.
     value->pins = 0;
     leave_index(*value);
     value->cell = nullptr;
-    ManagedMemory::let_go(*cell->storage, *cell);
     delete cell;
     forget_if_unwanted(value);
   }
+  // What has begun to die since leaves the list when its manager is told.
+  while (cells_ != nullptr) wait();
 }
 
 }  // namespace reprise::tape

@@ -84,7 +84,7 @@ Session::Session(std::shared_ptr<Budget> budget)
       transfer_before_(budget_->parking ? budget_->parking->spent() : 0),
       peak_(std::make_unique<PeakScope>()) {
   {
-    std::lock_guard<std::recursive_mutex> lock(libtorch::limit_mutex());
+    std::lock_guard<libtorch::LimitMutex> lock(libtorch::limit_mutex());
     budget_->warned = false;
     if (budget_->tapes.empty()) budget_->forms.renew();
     budget_->tapes.push_back(&recorder_->tape());
@@ -104,7 +104,7 @@ void Session::end() {
   interceptor_.reset();
   // Without the lock: it has to let go of it, where another thread frees what the tape manages.
   recorder_->tape().close(/*may_throw=*/false);
-  std::lock_guard<std::recursive_mutex> lock(libtorch::limit_mutex());
+  std::lock_guard<libtorch::LimitMutex> lock(libtorch::limit_mutex());
   limit_.reset();
   std::erase(budget_->tapes, &recorder_->tape());
   std::erase(open_tapes(), &recorder_->tape());
@@ -140,7 +140,7 @@ MemoryBudget::~MemoryBudget() = default;
 Bytes MemoryBudget::limit() const { return budget_->limit; }
 
 StepReport MemoryBudget::report() const {
-  std::lock_guard<std::recursive_mutex> lock(libtorch::limit_mutex());
+  std::lock_guard<libtorch::LimitMutex> lock(libtorch::limit_mutex());
   return budget_->tapes.empty() ? budget_->last : budget_->tapes.back()->report;
 }
 

@@ -14,31 +14,28 @@ namespace reprise::tape {
 using libtorch::ManagedMemory;
 
 std::int64_t living_records() {
-  const std::lock_guard<std::recursive_mutex> lock(libtorch::limit_mutex());
+  const std::lock_guard<libtorch::LimitMutex> lock(libtorch::limit_mutex());
   return Cell::living + Value::living + Producer::living;
 }
 
-void Cell::released(c10::DataPtr memory) noexcept {
-  std::lock_guard<std::recursive_mutex> lock(libtorch::limit_mutex());
-  tape.storage_died(*this, std::move(memory));
-}
+void Cell::released(c10::DataPtr memory) noexcept { tape.storage_died(*this, std::move(memory)); }
 
 // A write in place moves the holds to the new version (new_version()).
 void Cell::hold() {
-  std::lock_guard<std::recursive_mutex> lock(libtorch::limit_mutex());
+  std::lock_guard<libtorch::LimitMutex> lock(libtorch::limit_mutex());
   tape.restore(*value);
   tape.pin(*value);
   ++holds;
 }
 
 void Cell::before_write() {
-  std::lock_guard<std::recursive_mutex> lock(libtorch::limit_mutex());
+  std::lock_guard<libtorch::LimitMutex> lock(libtorch::limit_mutex());
   if (value->producer == nullptr) tape.protect_readers(*value);
   tape.new_version(*this);
 }
 
 void Cell::release_hold() noexcept {
-  std::lock_guard<std::recursive_mutex> lock(libtorch::limit_mutex());
+  std::lock_guard<libtorch::LimitMutex> lock(libtorch::limit_mutex());
   --holds;
   tape.unpin(*value);
 }
@@ -233,10 +230,14 @@ void Tape::forget(Values& unwanted) {
   }
 }
 
-void Tape::storage_died(Cell& cell, c10::DataPtr memory) noexcept {
+void Tape::leave_list(Cell& cell) {
   if (cell.previous != nullptr) cell.previous->next = cell.next;
   if (cell.next != nullptr) cell.next->previous = cell.previous;
   if (cells_ == &cell) cells_ = cell.next;
+}
+
+void Tape::storage_died(Cell& cell, c10::DataPtr memory) noexcept {
+  leave_list(cell);
   if (options_.observer) tell_released(*options_.observer, cell);
   Value& value = *cell.value;
   value.pins -= cell.holds;

@@ -90,6 +90,7 @@ class Tape {
   using Values = c10::SmallVector<Value*, 8>;
 
   static bool is_of_use(const Value& value);
+  void leave_list(Cell& cell);
   void spare(Value& value);
   bool may_drop(const Value& value) const;
   void update_entry(Value& value);
