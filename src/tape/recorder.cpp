@@ -373,9 +373,13 @@ void Recorder::intercept(OperatorCall& call) {
   }
   std::optional<ObservedCall> observed;
   if (options_.observer) observed.emplace(call);
+  // Its kernel may have threads that allocate.
+  std::optional<libtorch::LimitLoan> loan;
+  if (lock.owns_lock()) loan.emplace();
   const double start = Tape::now();
   call.proceed();
   const double seconds = (begun.now = Tape::now()) - start;
+  loan.reset();
   draws.reset();
   if (!lock.owns_lock()) lock.lock();
   if (Producer* const producer = begun.producer.get()) {

@@ -113,8 +113,11 @@ void Tape::replay(Producer& producer) {
   std::vector<c10::Storage> given(producer.inputs.size());
   std::vector<c10::IValue> results;
   {
+    // Its kernel may have threads that allocate. Inputs are pinned, and results not there yet.
+    const libtorch::LimitLoan loan;
     const DrawingAgain drawing(producer);
     const auto storage_of = [&](std::size_t slot) {
+      const std::lock_guard<libtorch::LimitMutex> lock(libtorch::limit_mutex());
       const std::size_t from = updating_slot(producer, slot);
       c10::Storage& storage = given[from];
       if (!storage) storage = storage_for_replay(producer, from);
