@@ -17,6 +17,7 @@
 
 #include "libtorch/engine.h"
 #include "libtorch/operator_facts.h"
+#include "libtorch/own_draws.h"
 
 namespace reprise::libtorch {
 namespace {
@@ -174,6 +175,11 @@ std::shared_ptr<ThreadState> state_with(std::shared_ptr<const InterceptorLink> o
   return state;
 }
 
+std::shared_ptr<ThreadState> state_with_alone(std::shared_ptr<OperatorInterceptor> interceptor) {
+  return state_with(std::make_shared<const InterceptorLink>(
+      InterceptorLink{std::move(interceptor), nullptr, Reach::kFunction, current_backward_id()}));
+}
+
 // Lets the outer interceptors see what the inner one calls.
 class OuterInForce {
  public:
@@ -245,6 +251,14 @@ void OperatorCall::proceed() {
     const c10::impl::ExcludeDispatchKeyGuard off(diverting_key);
     return run(*next_);
   }
+  if (draws_ != nullptr) {
+    draws_->run(*this);
+  } else {
+    run_operator();
+  }
+}
+
+void OperatorCall::run_operator() {
   handle_.redispatchBoxed(below_, &stack_);
   done_ = true;
 }
@@ -267,6 +281,11 @@ OperatorInterceptorScope::OperatorInterceptorScope(std::shared_ptr<OperatorInter
 OperatorInterceptorScope::~OperatorInterceptorScope() {
   if (switched_) c10::impl::tls_set_dispatch_key_included(diverting_key, false);
 }
+
+KernelInterceptorScope::KernelInterceptorScope(std::shared_ptr<OperatorInterceptor> interceptor)
+    : in_force_(state_with_alone(std::move(interceptor))),
+      local_(c10::impl::tls_local_dispatch_key_set()),
+      keys_(local_.included_.add(diverting_key), local_.excluded_.remove(diverting_key)) {}
 
 std::string_view operator_interceptor_variant() {
   static const std::string_view variant = install();

@@ -26,6 +26,7 @@
 #include <ATen/core/function_schema.h>
 #include <ATen/core/ivalue.h>
 #include <c10/core/DispatchKeySet.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <memory>
 #include <string_view>
@@ -38,6 +39,8 @@ class OperatorHandle;
 }  // namespace c10
 
 namespace reprise::libtorch {
+
+class OwnDraws;
 
 // One call of one operator, on its way down. Valid until intercept() returns.
 class OperatorCall {
@@ -57,8 +60,6 @@ class OperatorCall {
   }
   // In place of one of them, before the call is done.
   void replace_argument(std::size_t argument, c10::IValue value);
-  // Whether the operator comes next, and no other interceptor.
-  bool is_last() const { return next_ == nullptr; }
   // Runs the next interceptor, or the operator. Once.
   void proceed();
   // Takes these as the results; nothing further down runs. In place of proceed().
@@ -71,12 +72,17 @@ class OperatorCall {
   void run(const InterceptorLink& link);
 
  private:
+  friend class OwnDraws;
+  void run_operator();
+
   const c10::OperatorHandle& handle_;
   const c10::FunctionSchema& schema_;
   const std::size_t argument_count_;
   c10::DispatchKeySet below_;
   std::vector<c10::IValue>& stack_;
   const InterceptorLink* next_ = nullptr;
+  // Stands around the operator itself.
+  OwnDraws* draws_ = nullptr;
   bool done_ = false;
 };
 
@@ -115,6 +121,19 @@ class OperatorInterceptorScope {
   ThreadStateScope in_force_;
   // Whether this scope switched the dispatch key on.
   bool switched_;
+};
+
+// Shows the operators that a kernel calls on this thread to this interceptor, and to no other one.
+class KernelInterceptorScope {
+ public:
+  explicit KernelInterceptorScope(std::shared_ptr<OperatorInterceptor> interceptor);
+  KernelInterceptorScope(const KernelInterceptorScope&) = delete;
+  KernelInterceptorScope& operator=(const KernelInterceptorScope&) = delete;
+
+ private:
+  ThreadStateScope in_force_;
+  c10::impl::LocalDispatchKeySet local_;
+  c10::impl::ForceDispatchKeyGuard keys_;
 };
 
 // The first one in force here of `link` and those around it.

@@ -6,10 +6,12 @@
 
 #include <algorithm>
 #include <bit>
+#include <optional>
 #include <utility>
 
 #include "libtorch/backends_only.h"
 #include "libtorch/operator_effects.h"
+#include "libtorch/own_draws.h"
 
 namespace reprise::libtorch {
 namespace {
@@ -235,7 +237,7 @@ std::string RecordedCall::name() const {
 
 std::vector<c10::IValue> RecordedCall::run(
     const std::function<c10::Storage(std::size_t)>& storage_of,
-    const at::Generator& generator) const {
+    const std::vector<at::Generator>& before) const {
   std::vector<c10::IValue> stack;
   stack.reserve(form_->arguments.size());
   for (const c10::IValue& argument : form_->arguments) {
@@ -260,11 +262,15 @@ std::vector<c10::IValue> RecordedCall::run(
                                           std::move(tensor));
     }
   }
-  if (generator.defined()) {
-    stack[static_cast<std::size_t>(facts_of(form_->op).generator)] = generator;
+  const std::int16_t generator =
+      before.empty() ? OperatorFacts::kNone : facts_of(form_->op).generator;
+  if (generator != OperatorFacts::kNone) {
+    stack[static_cast<std::size_t>(generator)] = before.front().clone();
   }
   const c10::AutoGradMode grad_mode(form_->grad_mode);
   const BackendsOnly below;
+  std::optional<DrawsAgain> inside;
+  if (!before.empty() && generator == OperatorFacts::kNone) inside.emplace(before);
   form_->op.callBoxed(stack);
   return stack;
 }

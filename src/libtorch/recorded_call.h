@@ -75,10 +75,10 @@ class RecordedCall {
   CallForm& form() const { return *form_; }
   std::string name() const;
 
-  // Makes the call again. `storage_of` gives each slot's memory. It draws from `generator`, if that
-  // is defined. The results.
+  // Makes the call again. `storage_of` gives each slot's memory. It draws from copies of the
+  // generators `before`, if there are any. The results.
   std::vector<c10::IValue> run(const std::function<c10::Storage(std::size_t)>& storage_of,
-                               const at::Generator& generator) const;
+                               const std::vector<at::Generator>& before) const;
 
  private:
   CallForm* form_;

@@ -83,6 +83,10 @@ struct Recorder::Begun {
       held.emplace_back(storage, /*to_write=*/false);
     }
   }
+  void note(libtorch::Drawn drawn) {
+    records = records && drawn.is_known;
+    producer->drawn = std::make_unique<const libtorch::Drawn>(std::move(drawn));
+  }
   void unpin() {
     for (Value* value : pinned) tape.unpin(*value);
     pinned.clear();
@@ -356,21 +360,13 @@ void Recorder::intercept(OperatorCall& call) {
   begun.found = forms_.find(call, c10::kCPU);
   if (is_little(call, facts, begun.found)) return pass_by(call, *begun.found.form, begun, lock);
   begin(call, facts, begun);
-  const auto generator = libtorch::generator_of_draw(facts, call.arguments());
-  std::optional<libtorch::OwnDraws> draws;
   // Nor may another thread replay from a value that is half overwritten.
-  const bool is_read = std::ranges::any_of(
-      begun.writes, [](const Begun::Write& write) { return write.old->readers.size() > 1; });
-  if (!generator && !is_read) {
+  if (std::ranges::none_of(
+          begun.writes, [](const Begun::Write& write) { return write.old->readers.size() > 1; })) {
     lock.unlock();
-  } else if (generator && begun.producer != nullptr) {
-    if (libtorch::OwnDraws::are_possible(facts, *generator)) {
-      draws.emplace(call, facts, *generator);
-      begun.producer->generator = draws->before();
-    } else {
-      begun.producer->drawn.emplace(*generator, RandomState::of_generators({&*generator, 1}));
-    }
   }
+  std::optional<libtorch::OwnDraws> draws;
+  if (facts.draws_random && begun.producer != nullptr) draws.emplace(call, facts);
   std::optional<ObservedCall> observed;
   if (options_.observer) observed.emplace(call);
   // Its kernel may have threads that allocate.
@@ -380,7 +376,7 @@ void Recorder::intercept(OperatorCall& call) {
   call.proceed();
   const double seconds = (begun.now = Tape::now()) - start;
   loan.reset();
-  draws.reset();
+  if (draws) begun.note(draws->drawn());
   if (!lock.owns_lock()) lock.lock();
   if (Producer* const producer = begun.producer.get()) {
     double& least = producer->call.form().learnt.seconds;

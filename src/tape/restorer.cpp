@@ -26,13 +26,13 @@ c10::Storage new_storage(std::int64_t bytes) {
           allocator->allocate(static_cast<std::size_t>(bytes)), allocator, /*resizable=*/true};
 }
 
-// The generators that the call draws from are as they were at the call, and are put back.
+// A generator that the call draws from unseen is as it was at the call, and is put back.
 class DrawingAgain {
  public:
   explicit DrawingAgain(const Producer& producer) {
-    if (!producer.drawn) return;
-    before_ = RandomState::of_generators({&producer.drawn->first, 1});
-    producer.drawn->second.restore();
+    if (producer.drawn == nullptr || !producer.drawn->unseen) return;
+    before_ = RandomState::of_generators({&producer.drawn->unseen->first, 1});
+    producer.drawn->unseen->second.restore();
   }
   ~DrawingAgain() { before_.restore(); }
   DrawingAgain(const DrawingAgain&) = delete;
@@ -123,8 +123,8 @@ void Tape::replay(Producer& producer) {
       if (!storage) storage = storage_for_replay(producer, from);
       return given[slot] = storage;
     };
-    const at::Generator& before = producer.generator;
-    results = producer.call.run(storage_of, before.defined() ? before.clone() : before);
+    static const std::vector<at::Generator> kNone;
+    results = producer.call.run(storage_of, producer.drawn ? producer.drawn->before : kNone);
   }
   const double seconds = watch.elapsed().count();
   ++report.replayed;

@@ -19,10 +19,10 @@
 
 #include "core/recycling_allocator.h"
 #include "libtorch/managed_memory.h"
+#include "libtorch/own_draws.h"
 #include "libtorch/recorded_call.h"
 #include "plan/eviction_index.h"
 #include "plan/union_find.h"
-#include "reprise/random_state.h"
 #include "reprise/store.h"
 
 namespace reprise::tape {
@@ -124,10 +124,8 @@ struct Producer final : Recycled<Producer, kRecycled>, Counted<Producer> {
   libtorch::RecordedCall call;
   c10::SmallVector<Input, 3> inputs;  // by slot
   c10::SmallVector<Output, 1> outputs;
-  // Where it draws: a copy of the generator from before, to be given in its place; or, where it
-  // takes none, the generator's state.
-  at::Generator generator;
-  std::optional<std::pair<at::Generator, RandomState>> drawn;
+  // Where it draws.
+  std::unique_ptr<const libtorch::Drawn> drawn;
   double seconds = 0;
   // The walk that met it last.
   std::uint32_t met = 0;
