@@ -67,6 +67,7 @@ struct Recorder::Begun {
   ~Begun() {
     if (pinned.empty() && held.empty() && producer == nullptr) return;
     const std::lock_guard<libtorch::LimitMutex> lock(libtorch::limit_mutex());
+    if (!is_ended) give_up();
     unpin();
     if (producer != nullptr && is_reader) tape.discard(producer.release());
     producer.reset();
@@ -82,6 +83,16 @@ struct Recorder::Begun {
       records = false;
       held.emplace_back(storage, /*to_write=*/false);
     }
+  }
+  // The kernel has thrown, or was not run. What it may have changed is not what it was.
+  void give_up() {
+    const auto renew = [&](Cell* cell, const Value* old) {
+      if (cell == nullptr || cell->value != old) return;
+      if (cell->tape.unprotect(*cell->value, /*may_differ=*/is_running)) return;
+      if (is_running) cell->tape.new_version(*cell);
+    };
+    for (const Write& write : writes) renew(Tape::cell_of(write.tensor), write.old);
+    for (const PartWrite& part : written_parts) renew(Tape::cell_of(part.storage), part.old);
   }
   void note(libtorch::Drawn drawn) {
     records = records && drawn.is_known;
@@ -112,6 +123,8 @@ struct Recorder::Begun {
   // Something about the call is beyond the tape: what it makes are roots.
   bool records = true;
   bool is_reader = false;
+  bool is_running = false;
+  bool is_ended = false;
 };
 
 // Of a tensor that is not plain, what it is made of has its bytes while the operator runs.
@@ -250,6 +263,7 @@ void Recorder::end(OperatorCall& call, const OperatorFacts& facts, Begun& begun)
     Cell* const cell = Tape::cell_of(part.storage);
     if (cell != nullptr && cell->value == part.old) cell->tape.new_version(*cell);
   }
+  begun.is_ended = true;
   begun.unpin();
   const auto results = call.results();
   const auto& declared = call.schema().returns();
@@ -372,6 +386,7 @@ void Recorder::intercept(OperatorCall& call) {
   // Its kernel may have threads that allocate.
   std::optional<libtorch::LimitLoan> loan;
   if (lock.owns_lock()) loan.emplace();
+  begun.is_running = true;
   const double start = Tape::now();
   call.proceed();
   const double seconds = (begun.now = Tape::now()) - start;

@@ -259,37 +259,45 @@ void Tape::restore(Value& target) {
   }
 }
 
-void Tape::protect_readers(Value& root) {
-  if (root.readers.empty()) return;
-  // What depends on the root and is held: with its bytes made a root itself, it needs no replay.
-  std::vector<Value*> frontier;
-  std::vector<const Value*> seen;
+// What depends on the value and is held: with its bytes a root itself, it needs no replay.
+std::vector<Value*> Tape::held_dependants(Value& root) {
+  std::vector<Value*> held;
   std::vector<Value*> open{&root};
-  std::int64_t gone = 0;
+  ++walks_;
   while (!open.empty()) {
     Value* const value = open.back();
     open.pop_back();
-    for (const Producer* reader : value->readers) {
+    for (Producer* reader : value->readers) {
+      if (std::exchange(reader->met, walks_) == walks_) continue;
       for (const Producer::Output& output : reader->outputs) {
-        if (output.value == nullptr || std::ranges::count(seen, output.value) != 0) continue;
-        seen.push_back(output.value);
-        if (output.value->cell != nullptr) {
-          frontier.push_back(output.value);
-          if (!output.value->has_bytes()) gone += output.value->size;
-        } else {
-          open.push_back(output.value);
-        }
+        if (output.value == nullptr) continue;
+        (output.value->cell != nullptr ? held : open).push_back(output.value);
       }
     }
   }
-  if (gone > root.size) {
-    // The old bytes are the smaller burden: a detached root keeps them, under the name that readers
-    // know. new_version() takes the storage from it.
-    c10::Storage copy = new_storage(root.size);
-    std::memcpy(copy.mutable_data(), ManagedMemory::memory_of(*root.cell).get(),
-                static_cast<std::size_t>(root.size));
-    root.detached = std::move(copy);
-    return;
+  return held;
+}
+
+void Tape::protect_readers(Value& root) {
+  if (root.readers.empty() || root.detached) return;
+  const std::vector<Value*> frontier = held_dependants(root);
+  // What would have to be brought back, and could not be dropped any more.
+  std::int64_t burden = 0;
+  for (const Value* value : frontier) {
+    if (value->size >= options_.smallest.count && value->cell->own) burden += value->size;
+  }
+  if (burden > root.size) {
+    try {
+      // A detached root keeps the old bytes, under the name that readers know. new_version() takes
+      // the storage from it.
+      c10::Storage copy = new_storage(root.size);
+      std::memcpy(copy.mutable_data(), ManagedMemory::memory_of(*root.cell).get(),
+                  static_cast<std::size_t>(root.size));
+      root.detached = std::move(copy);
+      return;
+    } catch (const BudgetError&) {
+      // The other way may do: what is there needs no room.
+    }
   }
   std::vector<Value*> pinned;
   const auto unpin_all = [&] {
@@ -307,6 +315,18 @@ void Tape::protect_readers(Value& root) {
   }
   unpin_all();
   for (Value* value : frontier) make_root(*value);
+}
+
+bool Tape::unprotect(Value& value, bool may_differ) {
+  if (value.producer != nullptr) return false;
+  if (!value.detached) return true;
+  const void* const now = ManagedMemory::memory_of(*value.cell).get();
+  if (may_differ &&
+      std::memcmp(now, value.detached.data(), static_cast<std::size_t>(value.size)) != 0) {
+    return false;
+  }
+  value.detached = {};
+  return true;
 }
 
 void Tape::close(bool may_throw) {

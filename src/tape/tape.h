@@ -43,8 +43,12 @@ class Tape {
   void discard(Producer* producer);
   // The value will not be dropped any more.
   void make_root(Value& value);
-  // The bytes of a root are about to change: whoever needs them is made independent of them.
+  // The bytes of a root are about to change: whoever needs them is made independent of them. It
+  // may keep a copy of them until new_version(), or unprotect().
   void protect_readers(Value& root);
+  // For a value that was to be written: true if it is a root of which nobody needs old bytes, as
+  // they did not change. With `may_differ` that is looked up.
+  bool unprotect(Value& value, bool may_differ);
 
   // Has its bytes when this returns. They stay while the value is pinned.
   void restore(Value& value);
@@ -91,6 +95,7 @@ class Tape {
 
   static bool is_of_use(const Value& value);
   void leave_list(Cell& cell);
+  std::vector<Value*> held_dependants(Value& root);
   void spare(Value& value);
   bool may_drop(const Value& value) const;
   void update_entry(Value& value);
