@@ -144,7 +144,9 @@ void Tape::drop(Value& value) {
                             ? ManagedMemory::hollow(*value.cell->storage, *value.cell, kGoneText)
                             : value.detached.set_data_ptr(c10::DataPtr(nullptr, c10::kCPU));
   value.detached = {};
-  if (parks) value.parked = parking_->park(std::exchange(memory, {}), value.size);
+  if (parks) {
+    value.parked = parking_->park(std::exchange(memory, {}), value.size, report.transfer_seconds);
+  }
   if (value.parked != nullptr) {
     ++report.parked;
     report.parked_bytes += Bytes(value.size);

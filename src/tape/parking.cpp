@@ -3,13 +3,15 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/util/Exception.h>
+#include <reprise/memory_budget.h>
 
 #include <cstring>
+#include <exception>
 #include <utility>
 
-#include "core/clock.h"
 #include "libtorch/backends_only.h"
 #include "libtorch/counting_allocator.h"
+#include "tape/own_time.h"
 
 namespace reprise::tape {
 namespace {
@@ -18,6 +20,8 @@ namespace {
 // has moved so far counts from some megabytes on.
 constexpr double kFirstGuess = 1e-9;
 constexpr double kGuessWeighs = 4 << 20;
+
+constexpr const char* kUnknown = "the store has thrown something that is no std::exception";
 
 at::Tensor flat_tensor(c10::DataPtr memory, std::int64_t bytes) {
   c10::Storage storage(c10::Storage::use_byte_size_t(), static_cast<std::size_t>(bytes),
@@ -52,35 +56,59 @@ double Parking::seconds(std::int64_t bytes) const {
 }
 
 // Once: a full disk stays full.
-void Parking::warn(const char* what, const StoreError& error) {
+void Parking::warn(const char* what, const char* why) {
   if (std::exchange(warned_, true)) return;
-  TORCH_WARN("memory budget: a value could not be ", what,
-             " and is made again instead: ", error.what());
+  TORCH_WARN("memory budget: a value could not be ", what, " and is made again instead: ", why);
 }
 
-std::unique_ptr<ParkedTensor> Parking::park(c10::DataPtr memory, std::int64_t bytes) {
-  const Stopwatch watch;
-  std::unique_ptr<ParkedTensor> parked;
+// Measures one, whatever it ends in, without the room that the store's own memory may need.
+class Parking::Transfer {
+ public:
+  Transfer(Measured& measured, std::int64_t bytes, double& waited)
+      : measured_(measured), bytes_(bytes), waited_(waited) {}
+  ~Transfer() {
+    const double seconds = watch_.seconds();
+    measured_.seconds += seconds;
+    measured_.bytes += bytes_;
+    waited_ += seconds;
+  }
+  Transfer(const Transfer&) = delete;
+  Transfer& operator=(const Transfer&) = delete;
+
+ private:
+  Measured& measured_;
+  const std::int64_t bytes_;
+  double& waited_;
+  const WorkWatch watch_;
+};
+
+std::unique_ptr<ParkedTensor> Parking::park(c10::DataPtr memory, std::int64_t bytes,
+                                            double& waited) {
+  const Transfer transfer(out_, bytes, waited);
   // A store's own operators are none of the step's.
   const libtorch::BackendsOnly unseen;
   try {
-    parked = store_->park(flat_tensor(std::move(memory), bytes));
-  } catch (const StoreError& error) {
-    warn("parked", error);
+    return store_->park(flat_tensor(std::move(memory), bytes));
+  } catch (const std::exception& error) {
+    warn("parked", error.what());
+  } catch (...) {
+    warn("parked", kUnknown);
   }
-  out_.seconds += watch.elapsed().count();
-  out_.bytes += bytes;
-  return parked;
+  return nullptr;
 }
 
-c10::Storage Parking::load(std::unique_ptr<ParkedTensor>& parked) {
-  const Stopwatch watch;
+c10::Storage Parking::load(std::unique_ptr<ParkedTensor>& parked, double& waited) {
   const std::int64_t bytes = parked->bytes().count;
+  const Transfer transfer(in_, bytes, waited);
   c10::Storage storage;
   const libtorch::BackendsOnly unseen;
+  const auto give_up = [&](const char* why) {
+    parked.reset();
+    warn("brought back", why);
+    return c10::Storage();
+  };
   try {
     at::Tensor tensor = parked->load();
-    parked.reset();
     storage = tensor.storage();
     tensor.reset();
     // The store may be about to read it, or have it from elsewhere.
@@ -93,23 +121,26 @@ c10::Storage Parking::load(std::unique_ptr<ParkedTensor>& parked) {
       std::memcpy(copy.mutable_data(), storage.data(), static_cast<std::size_t>(bytes));
       storage = std::move(copy);
     }
-  } catch (const StoreError& error) {
-    parked.reset();
-    warn("brought back", error);
+  } catch (const BudgetError&) {
+    throw;
+  } catch (const std::exception& error) {
+    return give_up(error.what());
+  } catch (...) {
+    return give_up(kUnknown);
   }
-  in_.seconds += watch.elapsed().count();
-  in_.bytes += bytes;
+  parked.reset();
   return storage;
 }
 
-void Parking::flush() {
-  const Stopwatch watch;
+void Parking::flush(double& waited) {
+  const Transfer transfer(out_, 0, waited);
   try {
     store_->flush();
-  } catch (const StoreError& error) {
-    warn("parked", error);
+  } catch (const std::exception& error) {
+    warn("parked", error.what());
+  } catch (...) {
+    warn("parked", kUnknown);
   }
-  out_.seconds += watch.elapsed().count();
 }
 
 }  // namespace reprise::tape

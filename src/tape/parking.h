@@ -18,26 +18,26 @@ class Parking {
   // Of the step's time, for moving that many bytes out and in again: as it was so far.
   double seconds(std::int64_t bytes) const;
 
+  // All of these add the seconds that they take to `waited`.
+  //
   // Takes the bytes. Null if the store could not: they are lost then, and a warning has said so.
-  std::unique_ptr<ParkedTensor> park(c10::DataPtr memory, std::int64_t bytes);
+  std::unique_ptr<ParkedTensor> park(c10::DataPtr memory, std::int64_t bytes, double& waited);
   // Ends the parking. An empty storage if the store could not bring them back. Where there is no
   // room for them they stay parked.
-  c10::Storage load(std::unique_ptr<ParkedTensor>& parked);
+  c10::Storage load(std::unique_ptr<ParkedTensor>& parked, double& waited);
+  void flush(double& waited);
 
   // Bytes that have left their values, and not their memory.
   std::int64_t waiting() const { return store_->statistics().waiting.count; }
-  void flush();
-
-  // The step's time that went into all this.
-  double spent() const { return out_.seconds + in_.seconds; }
 
  private:
+  class Transfer;
   struct Measured {
     double seconds = 0;
     std::int64_t bytes = 0;
     double per_byte() const;
   };
-  void warn(const char* what, const StoreError& error);
+  void warn(const char* what, const char* why);
 
   const std::shared_ptr<Store> store_;
   Measured out_;

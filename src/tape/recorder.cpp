@@ -11,6 +11,7 @@
 #include "libtorch/operator_schemas.h"
 #include "libtorch/own_draws.h"
 #include "tape/observation.h"
+#include "tape/own_time.h"
 
 namespace reprise::tape {
 namespace {
@@ -308,15 +309,22 @@ namespace {
 
 thread_local const c10::FunctionSchema* running = nullptr;
 
+thread_local Tape* running_on = nullptr;
+
 class Running {
  public:
-  explicit Running(const c10::FunctionSchema& schema) : outer_(std::exchange(running, &schema)) {}
-  ~Running() { running = outer_; }
+  Running(const c10::FunctionSchema& schema, Tape& tape)
+      : outer_(std::exchange(running, &schema)), outer_tape_(std::exchange(running_on, &tape)) {}
+  ~Running() {
+    running = outer_;
+    running_on = outer_tape_;
+  }
   Running(const Running&) = delete;
   Running& operator=(const Running&) = delete;
 
  private:
   const c10::FunctionSchema* outer_;
+  Tape* outer_tape_;
 };
 
 }  // namespace
@@ -324,6 +332,8 @@ class Running {
 std::string Recorder::current_operator() {
   return running != nullptr ? running->name() : "an allocation outside of operators";
 }
+
+Tape* Recorder::current_tape() { return running_on; }
 
 // Nothing is recorded of a call that makes only what is too small to be dropped: what it makes are
 // roots. It may write to memory that the tape has not met.
@@ -368,7 +378,7 @@ void Recorder::intercept(OperatorCall& call) {
   // Views and questions about sizes read no bytes.
   if (facts.metadata_only || (facts.writes_no_data && !facts.changes_memory)) return;
   if (facts.only_views && is_strided(call.arguments()[0])) return note_gradient(call);
-  const Running here(call.schema());
+  const Running here(call.schema(), tape_);
   Lock lock(libtorch::limit_mutex());
   Begun begun(tape_);
   begun.found = forms_.find(call, c10::kCPU);
@@ -387,9 +397,10 @@ void Recorder::intercept(OperatorCall& call) {
   std::optional<libtorch::LimitLoan> loan;
   if (lock.owns_lock()) loan.emplace();
   begun.is_running = true;
+  const double own = OwnTime::seconds();
   const double start = Tape::now();
   call.proceed();
-  const double seconds = (begun.now = Tape::now()) - start;
+  const double seconds = (begun.now = Tape::now()) - start - (OwnTime::seconds() - own);
   loan.reset();
   if (draws) begun.note(draws->drawn());
   if (!lock.owns_lock()) lock.lock();

@@ -20,6 +20,8 @@ class Recorder final : public libtorch::OperatorInterceptor {
   Tape& tape() { return tape_; }
   // For texts: what runs on this thread.
   static std::string current_operator();
+  // On whose tape; null outside of operators.
+  static Tape* current_tape();
 
  private:
   struct Begun;

@@ -9,9 +9,9 @@
 #include <thread>
 #include <utility>
 
-#include "core/clock.h"
 #include "libtorch/memory_limit.h"
 #include "tape/observation.h"
+#include "tape/own_time.h"
 #include "tape/tape.h"
 
 namespace reprise::tape {
@@ -109,7 +109,7 @@ void Tape::give_bytes(Value& value, c10::Storage storage) {
 }
 
 void Tape::replay(Producer& producer) {
-  Stopwatch watch;
+  const WorkWatch watch;
   std::vector<c10::Storage> given(producer.inputs.size());
   std::vector<c10::IValue> results;
   {
@@ -126,7 +126,7 @@ void Tape::replay(Producer& producer) {
     static const std::vector<at::Generator> kNone;
     results = producer.call.run(storage_of, producer.drawn ? producer.drawn->before : kNone);
   }
-  const double seconds = watch.elapsed().count();
+  const double seconds = watch.seconds();
   ++report.replayed;
   report.replay_seconds += seconds;
   if (options_.observer) tell_replayed(*options_.observer, producer, seconds);
@@ -172,7 +172,7 @@ void Tape::spare(Value& value) {
 // False if it is not parked, or has to be made again all the same.
 bool Tape::unpark(Value& value) {
   if (value.parked == nullptr) return false;
-  c10::Storage storage = parking_->load(value.parked);
+  c10::Storage storage = parking_->load(value.parked, report.transfer_seconds);
   if (!storage) return false;
   ++report.loaded;
   give_bytes(value, std::move(storage));
@@ -184,6 +184,7 @@ bool Tape::unpark(Value& value) {
 // for its reader, those that were there at first only when the reader runs: they may go meanwhile.
 void Tape::restore(Value& target) {
   if (target.has_bytes()) return;
+  const OwnTime own;
   struct Frame {
     Value* value;
     Value* made = nullptr;

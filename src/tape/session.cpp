@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "tape/own_time.h"
+
 namespace reprise::tape {
 namespace {
 
@@ -34,11 +36,19 @@ Budget::Budget(Bytes most, BudgetOptions chosen)
 // Whether that suffices. Bytes on their way to the store are free when they have arrived.
 bool Budget::wait_for_store(std::int64_t wanted) {
   if (!parking || live_bytes().count - parking->waiting() + wanted > limit.count) return false;
-  parking->flush();
+  parking->flush(waiting_step().transfer_seconds);
   return live_bytes().count + wanted <= limit.count;
 }
 
+// The step that this thread works for; of other threads' allocations the one that began last.
+StepReport& Budget::waiting_step() {
+  const auto mine = std::ranges::find(tapes, Recorder::current_tape());
+  return (mine != tapes.end() ? *mine : tapes.back())->report;
+}
+
 libtorch::LimitKeeper::Room Budget::make_room(std::int64_t wanted) {
+  if (live_bytes().count + wanted <= limit.count) return Room::kMade;
+  const OwnTime own;
   const auto drops = [](Tape* tape) { return tape->drop_one(); };
   bool has_waited = false;
   while (live_bytes().count + wanted > limit.count) {
@@ -47,7 +57,9 @@ libtorch::LimitKeeper::Room Budget::make_room(std::int64_t wanted) {
     // What other budgets' values went to may not have arrived either.
     if (!std::exchange(has_waited, true)) {
       for (const Tape* tape : open_tapes()) {
-        if (tape->parking() != nullptr) tape->parking()->flush();
+        if (tape->parking() != nullptr) {
+          tape->parking()->flush(waiting_step().transfer_seconds);
+        }
       }
       continue;
     }
@@ -81,12 +93,12 @@ Session::Session(std::shared_ptr<Budget> budget)
     : budget_(std::move(budget)),
       recorder_(std::make_shared<Recorder>(budget_->options, *budget_->heuristic, budget_->forms,
                                            budget_->parking ? &*budget_->parking : nullptr)),
-      transfer_before_(budget_->parking ? budget_->parking->spent() : 0),
       peak_(std::make_unique<PeakScope>()) {
   {
     std::lock_guard<libtorch::LimitMutex> lock(libtorch::limit_mutex());
     budget_->warned = false;
     if (budget_->tapes.empty()) budget_->forms.renew();
+    recorder_->tape().peak = peak_.get();
     budget_->tapes.push_back(&recorder_->tape());
     open_tapes().push_back(&recorder_->tape());
   }
@@ -109,9 +121,6 @@ void Session::end() {
   std::erase(budget_->tapes, &recorder_->tape());
   std::erase(open_tapes(), &recorder_->tape());
   recorder_->tape().report.peak = peak_->peak();
-  if (budget_->parking) {
-    recorder_->tape().report.transfer_seconds = budget_->parking->spent() - transfer_before_;
-  }
   budget_->last = recorder_->tape().report;
 }
 
@@ -141,7 +150,11 @@ Bytes MemoryBudget::limit() const { return budget_->limit; }
 
 StepReport MemoryBudget::report() const {
   std::lock_guard<libtorch::LimitMutex> lock(libtorch::limit_mutex());
-  return budget_->tapes.empty() ? budget_->last : budget_->tapes.back()->report;
+  if (budget_->tapes.empty()) return budget_->last;
+  const tape::Tape& tape = *budget_->tapes.back();
+  StepReport report = tape.report;
+  report.peak = tape.peak->peak();
+  return report;
 }
 
 MemoryBudget::Step MemoryBudget::step() { return Step(std::make_unique<tape::Session>(budget_)); }

@@ -21,6 +21,7 @@ class Budget final : public libtorch::LimitKeeper {
 
   Room make_room(std::int64_t wanted) override;
   bool wait_for_store(std::int64_t wanted);
+  StepReport& waiting_step();
 
   const Bytes limit;
   const BudgetOptions options;
@@ -47,7 +48,6 @@ class Session {
 
   std::shared_ptr<Budget> budget_;
   std::shared_ptr<Recorder> recorder_;
-  double transfer_before_;
   std::optional<libtorch::LimitScope> limit_;
   std::optional<libtorch::OperatorInterceptorScope> interceptor_;
   std::unique_ptr<PeakScope> peak_;

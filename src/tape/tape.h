@@ -2,6 +2,7 @@
 // back. Under libtorch::limit_mutex() throughout.
 #pragma once
 
+#include <reprise/memory.h>
 #include <reprise/memory_budget.h>
 
 #include <cstdint>
@@ -86,6 +87,8 @@ class Tape {
   Parking* parking() const { return parking_; }
 
   StepReport report;
+  // Of the step; read under the lock.
+  const PeakScope* peak = nullptr;
   static constexpr const char* kGoneText =
       "the bytes of this tensor were given up by a reprise::MemoryBudget step; read it through an "
       "operator inside the step, hold a reprise::Pin on it, or end the step first";

@@ -3,11 +3,14 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/randn.h>
 #include <gtest/gtest.h>
+#include <reprise/budget_observer.h>
 #include <reprise/store.h>
 #include <stdlib.h>
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <stdexcept>
 #include <thread>
 
 #include "tests/tape/testing.h"
@@ -20,7 +23,7 @@ using testing::same_bits;
 // Copies, and may fail or dawdle.
 class TestStore final : public Store {
  public:
-  enum class Fault { kNone, kPark, kLoad };
+  enum class Fault { kNone, kPark, kLoad, kParkOther, kLoadOther };
 
   explicit TestStore(Fault fault = Fault::kNone, int milliseconds = 0)
       : fault_(fault), pause_(milliseconds) {}
@@ -36,6 +39,7 @@ class TestStore final : public Store {
           fault_(fault) {}
     at::Tensor load() override {
       if (fault_ == Fault::kLoad) throw StoreError("test store: nothing comes back");
+      if (fault_ == Fault::kLoadOther) throw 7;  // NOLINT: users' stores throw what they like
       at::Tensor flat = at::empty({static_cast<std::int64_t>(bytes_.size())}, at::kByte);
       std::copy(bytes_.begin(), bytes_.end(), flat.data_ptr<std::uint8_t>());
       return flat;
@@ -48,6 +52,7 @@ class TestStore final : public Store {
   };
   std::unique_ptr<ParkedTensor> park_flat(const at::Tensor& flat) override {
     if (fault_ == Fault::kPark) throw StoreError("test store: full");
+    if (fault_ == Fault::kParkOther) throw std::out_of_range("test store: a defect");
     std::this_thread::sleep_for(pause_);
     return std::make_unique<Parked>(flat, fault_);
   }
@@ -114,20 +119,74 @@ TEST(Parking, DropsWhatTheStoreIsTooSlowFor) {
 TEST(Parking, MakesAgainWhatTheStoreDoesNotTake) {
   DearStep step;
   const at::Tensor plain = step();
-  const Outcome run = run_with(std::make_shared<TestStore>(TestStore::Fault::kPark), step);
-  EXPECT_TRUE(same_bits(plain, run.gradient));
-  EXPECT_EQ(run.report.parked, 0);
-  EXPECT_GT(run.report.replayed, 0);
+  for (const auto fault : {TestStore::Fault::kPark, TestStore::Fault::kParkOther}) {
+    const Outcome run = run_with(std::make_shared<TestStore>(fault), step);
+    EXPECT_TRUE(same_bits(plain, run.gradient));
+    EXPECT_EQ(run.report.parked, 0);
+    EXPECT_GT(run.report.replayed, 0);
+  }
 }
 
 TEST(Parking, MakesAgainWhatTheStoreDoesNotGiveBack) {
   DearStep step;
   const at::Tensor plain = step();
-  const Outcome run = run_with(std::make_shared<TestStore>(TestStore::Fault::kLoad), step);
-  EXPECT_TRUE(same_bits(plain, run.gradient));
-  EXPECT_GT(run.report.parked, 0);
-  EXPECT_EQ(run.report.loaded, 0);
-  EXPECT_GT(run.report.replayed, 0);
+  for (const auto fault : {TestStore::Fault::kLoad, TestStore::Fault::kLoadOther}) {
+    const Outcome run = run_with(std::make_shared<TestStore>(fault), step);
+    EXPECT_TRUE(same_bits(plain, run.gradient));
+    EXPECT_GT(run.report.parked, 0);
+    EXPECT_EQ(run.report.loaded, 0);
+    EXPECT_GT(run.report.replayed, 0);
+  }
+}
+
+TEST(Parking, TakesTimeThatIsNoneOfTheOperators) {
+  struct Slowest : BudgetObserver {
+    void recorded(const Operator& done) noexcept override {
+      seconds = std::max(seconds, done.seconds);
+    }
+    double seconds = 0;
+  };
+  DearStep step;
+  const auto slowest = std::make_shared<Slowest>();
+  MemoryBudget budget(live_bytes() + KiB(200),
+                      {.store = std::make_shared<TestStore>(TestStore::Fault::kNone, 400),
+                       .smallest = KiB(1),
+                       .observer = slowest});
+  double transfers = 0, replays = 0;
+  for (int i = 0; i < 2; ++i) {
+    auto managed = budget.step();
+    step();
+    // What a step under way has done so far is told as well.
+    EXPECT_GT(budget.report().peak, Bytes(0));
+    EXPECT_LE(budget.report().peak, budget.limit());
+    transfers += budget.report().transfer_seconds;
+    managed.finish();
+    replays += budget.report().replay_seconds;
+  }
+  EXPECT_GE(transfers, 0.4);
+  EXPECT_LT(slowest->seconds, 0.3);
+  EXPECT_LT(replays, 0.3);
+}
+
+TEST(Parking, IsToldOfTheStepThatWaited) {
+  DearStep step;
+  MemoryBudget budget(live_bytes() + KiB(200),
+                      {.store = std::make_shared<TestStore>(), .smallest = KiB(1)});
+  auto idle = budget.step();
+  std::thread([&] {
+    StepReport last;
+    for (int i = 0; i < 2; ++i) {
+      auto managed = budget.step();
+      step();
+      last = budget.report();
+      managed.finish();
+    }
+    EXPECT_GT(last.parked, 0);
+    EXPECT_GT(last.transfer_seconds, 0);
+  }).join();
+  EXPECT_EQ(budget.report().transfer_seconds, 0);
+  idle.finish();
+  EXPECT_EQ(budget.report().transfer_seconds, 0);
 }
 
 TEST(Parking, StaysWithinTheBudgetWhileADiskWrites) {
