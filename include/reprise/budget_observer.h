@@ -55,6 +55,9 @@ class BudgetObserver {
   };
   virtual void dropped(const Value& /*value*/) noexcept {}
   virtual void restored(const Value& /*value*/) noexcept {}
+  // What was restored for replays alone, and not for a storage, has served them: its bytes are
+  // free, or have become those of a result.
+  virtual void spent(const Value& /*value*/) noexcept {}
 
   struct Replay {
     std::string_view name;

@@ -88,6 +88,11 @@ void tell_dropped(BudgetObserver& observer, const Value& value) {
   observer.dropped({.maker = maker, .bytes = Bytes(value.size), .live = live_bytes()});
 }
 
+void tell_spent(BudgetObserver& observer, const Value& value) {
+  const std::string maker = value.producer->call.name();
+  observer.spent({.maker = maker, .bytes = Bytes(value.size), .live = live_bytes()});
+}
+
 void tell_restored(BudgetObserver& observer, const Value& value) {
   const std::string maker = value.producer->call.name();
   observer.restored({.maker = maker, .bytes = Bytes(value.size), .live = live_bytes()});

@@ -25,6 +25,7 @@ class ObservedCall {
 };
 
 void tell_dropped(BudgetObserver& observer, const Value& value);
+void tell_spent(BudgetObserver& observer, const Value& value);
 void tell_restored(BudgetObserver& observer, const Value& value);
 void tell_replayed(BudgetObserver& observer, const Producer& producer, double seconds);
 void tell_released(BudgetObserver& observer, const Cell& cell);

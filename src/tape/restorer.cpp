@@ -67,7 +67,9 @@ c10::Storage Tape::storage_for_replay(const Producer& producer, std::size_t slot
       value.readers.size() == 1) {
     // Made for this call alone, which may have the bytes.
     note_dropped(value);
-    return std::exchange(value.detached, {});
+    c10::Storage taken = std::exchange(value.detached, {});
+    if (options_.observer) tell_spent(*options_.observer, value);
+    return taken;
   }
   // A storage beside the one that holds it: its use count stays as it is, and it may be dying.
   void* const data =
@@ -167,6 +169,7 @@ void Tape::spare(Value& value) {
   if (!value.has_bytes()) return;
   note_dropped(value);
   value.detached = {};
+  if (options_.observer) tell_spent(*options_.observer, value);
 }
 
 // False if it is not parked, or has to be made again all the same.

@@ -217,8 +217,14 @@ void Tape::forget(Values& unwanted) {
     unwanted.pop_back();
     leave_index(*value);
     if (value->node != plan::CostClasses::kNone) note_restored(*value);
-    if (value->detached) bytes.push_back(std::move(value->detached));
     Producer* const producer = value->producer;
+    if (value->detached && producer != nullptr) {
+      value->detached = {};
+      if (options_.observer) tell_spent(*options_.observer, *value);
+    } else if (value->detached) {
+      // Somebody else's memory, perhaps, that runs what it likes when it is freed.
+      bytes.push_back(std::move(value->detached));
+    }
     --values_;
     if (producer == nullptr || still_makes(*producer, *value)) {
       delete value;

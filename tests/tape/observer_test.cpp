@@ -40,7 +40,15 @@ struct Log : BudgetObserver {
     drop_bytes += value.bytes;
     makers.emplace_back(value.maker);
   }
-  void restored(const Value& value) noexcept override { restored_bytes += value.bytes; }
+  void restored(const Value& value) noexcept override {
+    ++returns;
+    restored_bytes += value.bytes;
+  }
+  void spent(const Value& value) noexcept override {
+    ++spares;
+    spent_bytes += value.bytes;
+    makers.emplace_back(value.maker);
+  }
   void replayed(const Replay& done) noexcept override {
     ++replays;
     replay_seconds += done.seconds;
@@ -53,8 +61,8 @@ struct Log : BudgetObserver {
   std::vector<std::string> names, makers;
   std::map<std::uint64_t, Bytes> known;
   double seconds = 0, replay_seconds = 0;
-  Bytes most_live, made, drop_bytes, restored_bytes;
-  std::int64_t drops = 0, replays = 0, releases = 0, written = 0;
+  Bytes most_live, made, drop_bytes, restored_bytes, spent_bytes;
+  std::int64_t drops = 0, returns = 0, spares = 0, replays = 0, releases = 0, written = 0;
   bool is_new = true, is_argument = true, is_known = true;
 };
 
@@ -104,6 +112,22 @@ TEST_F(Observer, IsToldOfWhatWasDroppedAndOfWhatCameBack) {
   EXPECT_GT(log->restored_bytes, Bytes(0));
   EXPECT_EQ(static_cast<std::int64_t>(log->names.size()), report.operators);
   for (const std::string& maker : log->makers) EXPECT_TRUE(maker.starts_with("aten::")) << maker;
+}
+
+TEST_F(Observer, IsToldWhatReplaysHaveUsedUp) {
+  MemoryBudget budget(GiB(64), {.paranoid = true, .smallest = Bytes(1), .observer = log});
+  auto step = budget.step();
+  // In the end nobody holds what sin() and cos() made, nor the contents after add_().
+  const at::Tensor y = x.sin().add_(1).cos().exp();
+  EXPECT_EQ(log->spares, 2);  // what sin() made, before cos() and before exp()
+  const std::int64_t drops = log->drops, spares = log->spares, returns = log->returns;
+  y.sum();
+  // Of four values that were made again one is held.
+  EXPECT_EQ(log->returns - returns, 4);
+  EXPECT_EQ(log->spares - spares, 3);
+  EXPECT_EQ(log->drops - drops, 2);  // and the sum
+  EXPECT_EQ(log->spent_bytes, Bytes(64 * 64 * 4) * log->spares);
+  step.finish();
 }
 
 TEST_F(Observer, ReplaysPastTheirLimitEndTheStep) {
