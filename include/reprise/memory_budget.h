@@ -20,6 +20,15 @@
 // The budget counts all bytes of the device's allocator (live_bytes()): parameters, gradients,
 // optimizer state and temporaries too, and whatever other threads allocate meanwhile.
 //
+// On an accelerator (BudgetOptions::device) the allocator asks nobody, and room is made before an
+// operator runs, from what the same call (operator, shapes, numbers) took before in any step of the
+// budget. A call that was never made is taken to need as much as its arguments have: the first step
+// may pass the limit by what such a guess is short of, and is not refused for one. From the second
+// step on the peak stays within the budget, as far as calls take what they took before. Where the
+// device itself is full (c10::OutOfMemoryError), values are dropped, and the operator is run again
+// if it has not changed its arguments; if nothing can be dropped the error goes on. docs/tape.md
+// says what is exact.
+//
 // What a program must not do inside a step: keep a pointer into a tensor's memory (data_ptr(),
 // accessor()) beyond the next operator, unless the tensor is pinned. A pointer that is taken while
 // the bytes are gone is an error that says so, on any thread; one that was taken before cannot be
@@ -27,6 +36,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 #include <reprise/bytes.h>
 #include <reprise/error.h>
 #include <reprise/store.h>
@@ -58,6 +68,10 @@ enum class OnExceeded {
 };
 
 struct BudgetOptions {
+  // Whose bytes the budget is of: the CPU, or one accelerator device (without an index: the current
+  // one when the budget is made). Tensors of other devices are not managed, and what is copied from
+  // one device to another is never dropped. Several devices take a budget each, whose steps nest.
+  c10::Device device = c10::kCPU;
   // Which value goes first: h_up, h_dtr, h_eq, h_local, lru, largest or random, as
   // `reprise simulate` knows them.
   std::string heuristic = "h_up";
@@ -69,9 +83,9 @@ struct BudgetOptions {
   bool paranoid = false;
   // Where values go that it is sooner to move out and in again than to compute: a disk_store(), or
   // an exact store of your own that keeps them elsewhere than in memory of LibTorch's CPU
-  // allocator. What could not be parked or brought back is computed again, with a warning. It must
-  // not allocate memory of the device on threads of its own while it is called, nor be the store of
-  // an Offload scope inside of a step.
+  // allocator; for an accelerator a host_store(). What could not be parked or brought back is
+  // computed again, with a warning. It must not allocate memory of the device on threads of its own
+  // while it is called, nor be the store of an Offload scope inside of a step.
   std::shared_ptr<Store> store = {};
   // Values below this size are not dropped: it would cost more than it frees.
   Bytes smallest = KiB(16);
@@ -98,11 +112,13 @@ struct StepReport {
 
 class MemoryBudget {
  public:
-  // At most `limit` bytes on the CPU. Throws UsageError for a limit that is not positive, for a
-  // heuristic that is not known, and where operators cannot be seen below autograd.
+  // At most `limit` bytes on the device. Throws UsageError for a limit that is not positive, for a
+  // heuristic that is not known, for a device that is not there or whose allocator keeps no
+  // statistics, and where operators cannot be seen below autograd.
   explicit MemoryBudget(Bytes limit, BudgetOptions options = {});
-  // That part of all the bytes that the CPU has: the machine's physical memory, or the limit of the
-  // process's control group where that is smaller. Memory that others use is not taken off. Throws
+  // That part of all the bytes that the device of the options has; of the CPU: the machine's
+  // physical memory, or the limit of the process's control group where that is smaller. Memory that
+  // others use is not taken off. Throws
   // UsageError for a fraction that is not above 0 and at most 1, and as the constructor does.
   static MemoryBudget fraction_of_device(double fraction, BudgetOptions options = {});
   ~MemoryBudget();

@@ -263,6 +263,17 @@ void OperatorCall::run_operator() {
   done_ = true;
 }
 
+OperatorCall::Kept OperatorCall::keep() const {
+  const auto now = arguments();
+  return {now.vec(), stack_.size() - now.size(), next_};
+}
+
+void OperatorCall::put_back(const Kept& kept) {
+  stack_.resize(kept.below);
+  stack_.insert(stack_.end(), kept.arguments.begin(), kept.arguments.end());
+  next_ = kept.next;
+}
+
 void OperatorCall::answer(at::ArrayRef<c10::IValue> results) {
   TORCH_INTERNAL_ASSERT(!done_, "an operator call is answered once");
   TORCH_INTERNAL_ASSERT(results.size() == schema_.returns().size(), schema_.name(), " was answered with ", results.size(), " results");

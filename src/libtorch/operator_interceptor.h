@@ -62,6 +62,15 @@ class OperatorCall {
   void replace_argument(std::size_t argument, c10::IValue value);
   // Runs the next interceptor, or the operator. Once.
   void proceed();
+  // The arguments as they are now, for a call that may fail and be made again: kernels take them
+  // off the stack, also where they throw. proceed() may come again after put_back().
+  struct Kept {
+    std::vector<c10::IValue> arguments;
+    std::size_t below;
+    const InterceptorLink* next;
+  };
+  Kept keep() const;
+  void put_back(const Kept& kept);
   // Takes these as the results; nothing further down runs. In place of proceed().
   void answer(at::ArrayRef<c10::IValue> results);
   bool done() const { return done_; }

@@ -122,6 +122,8 @@ OwnDraws::~OwnDraws() {
 }
 
 void OwnDraws::run(OperatorCall& call) {
+  // It may be run again, where memory did not suffice.
+  drawn_ = {};
   drawn_.is_known = true;
   const auto generator = generator_of_draw(facts_, call.arguments());
   if (!generator) return call.run_operator();

@@ -161,6 +161,19 @@ bool CallForm::is_of(const OperatorCall& call) const {
   return slot == slots.end();
 }
 
+std::uint64_t signature_of(const CallForm& form) {
+  Hash hash;
+  hash.add(reinterpret_cast<std::uintptr_t>(&form.op.schema()));
+  for (const CallForm::Slot& slot : form.slots) {
+    hash.add(slot.form.dtype.itemsize() << 16 | slot.form.sizes.size() << 8 | slot.argument);
+    for (const std::int64_t size : slot.form.sizes) hash.add(static_cast<std::uint64_t>(size));
+  }
+  for (const c10::IValue& argument : form.arguments) {
+    if (!argument.isDouble() && !argument.isDoubleList()) add_argument(hash, argument);
+  }
+  return hash.value();
+}
+
 CallForms::CallForms() : table_(1024) {}
 
 CallForms::~CallForms() { clear(); }

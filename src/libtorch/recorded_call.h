@@ -62,6 +62,10 @@ struct CallForm {
   Learnt learnt;
 };
 
+// The same for calls of one operator whose tensors have the same shapes and types, and whose whole
+// numbers and flags are the same: they take about the same time and memory.
+std::uint64_t signature_of(const CallForm& form);
+
 // A share in a form.
 class RecordedCall {
  public:

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/machine_memory.h"
+#include "libtorch/accelerator_device.h"
 
 namespace reprise {
 
@@ -15,7 +16,9 @@ MemoryBudget MemoryBudget::fraction_of_device(double fraction, BudgetOptions opt
     throw UsageError("MemoryBudget: the fraction of the device is " + std::to_string(fraction) +
                      "; it must be above 0 and at most 1");
   }
-  const double all = static_cast<double>(machine_memory());
+  const bool is_cpu = options.device.is_cpu();
+  const auto all = static_cast<double>(
+      is_cpu ? machine_memory() : libtorch::AcceleratorDevice(options.device).total());
   return MemoryBudget(Bytes(static_cast<std::int64_t>(fraction * all)), std::move(options));
 }
 

@@ -127,13 +127,20 @@ void Tape::note_restored(Value& value) {
   value.node = CostClasses::kNone;
 }
 
-std::uint64_t Tape::hash_of(const void* data, std::int64_t size) {
+// Of an accelerator's memory, a copy on the host.
+std::uint64_t Tape::hash_of(const void* data, std::int64_t size) const {
+  if (side_ != nullptr) {
+    const auto host = side_->device().to_host(data, size);
+    return XXH3_64bits(host.data(), host.size());
+  }
   return XXH3_64bits(data, static_cast<std::size_t>(size));
 }
 
 void Tape::drop(Value& value) {
   leave_index(value);
-  const bool parks = parking_ != nullptr && parking_->seconds(value.size) < seconds_to_make(value);
+  // A store copies on the current stream, which need not be the one that makes the value.
+  const bool parks = parking_ != nullptr && (side_ == nullptr || side_->is_on_one_stream()) &&
+                     parking_->seconds(value.size) < seconds_to_make(value);
   if (options_.verify) {
     const void* const data =
         value.cell != nullptr ? ManagedMemory::memory_of(*value.cell).get() : value.detached.data();
@@ -150,14 +157,14 @@ void Tape::drop(Value& value) {
   if (value.parked != nullptr) {
     ++report.parked;
     report.parked_bytes += Bytes(value.size);
-    if (options_.observer) tell_dropped(*options_.observer, value);
+    if (options_.observer) tell_dropped(*options_.observer, *this, value);
     return;
   }
   ++report.dropped;
   report.dropped_bytes += Bytes(value.size);
   note_dropped(value);
   memory.clear();
-  if (options_.observer) tell_dropped(*options_.observer, value);
+  if (options_.observer) tell_dropped(*options_.observer, *this, value);
 }
 
 bool Tape::drop_one() {

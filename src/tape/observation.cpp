@@ -44,12 +44,12 @@ std::string name_of(const c10::FunctionSchema& schema) {
 
 }  // namespace
 
-ObservedCall::ObservedCall(const libtorch::OperatorCall& call) {
+ObservedCall::ObservedCall(const Tape& tape, const libtorch::OperatorCall& call) : tape_(tape) {
   std::int16_t slot = 0;
   libtorch::visit_arguments(call.arguments(), [&](const at::Tensor& tensor, std::size_t, int) {
     if (!tensor.defined()) return;
     const std::int16_t mine = slot++;
-    if (!libtorch::is_plain(tensor, c10::kCPU)) return;
+    if (!tape_.manages(tensor)) return;
     const Cell* const cell = Tape::cell_of(tensor);
     if (cell == nullptr) return;
     arguments_.push_back(memory_of(*cell));
@@ -65,7 +65,7 @@ void ObservedCall::tell(BudgetObserver& observer, const libtorch::OperatorCall& 
   }
   c10::SmallVector<Memory, 2> results;
   libtorch::visit_arguments(call.results(), [&](const at::Tensor& tensor, std::size_t, int) {
-    if (!tensor.defined() || !libtorch::is_plain(tensor, c10::kCPU)) return;
+    if (!tensor.defined() || !tape_.manages(tensor)) return;
     const Cell* const cell = Tape::cell_of(tensor);
     if (cell == nullptr) return;
     const Memory made = memory_of(*cell);
@@ -80,27 +80,29 @@ void ObservedCall::tell(BudgetObserver& observer, const libtorch::OperatorCall& 
                      .written = {changed.data(), changed.size()},
                      .results = {results.data(), results.size()},
                      .seconds = of_the_clock(seconds),
-                     .live = live_bytes()});
+                     .live = live_bytes(tape_.device())});
 }
 
-void tell_dropped(BudgetObserver& observer, const Value& value) {
+void tell_dropped(BudgetObserver& observer, const Tape& tape, const Value& value) {
   const std::string maker = value.producer->call.name();
-  observer.dropped({.maker = maker, .bytes = Bytes(value.size), .live = live_bytes()});
+  observer.dropped({.maker = maker, .bytes = Bytes(value.size), .live = live_bytes(tape.device())});
 }
 
-void tell_spent(BudgetObserver& observer, const Value& value) {
+void tell_spent(BudgetObserver& observer, const Tape& tape, const Value& value) {
   const std::string maker = value.producer->call.name();
-  observer.spent({.maker = maker, .bytes = Bytes(value.size), .live = live_bytes()});
+  observer.spent({.maker = maker, .bytes = Bytes(value.size), .live = live_bytes(tape.device())});
 }
 
-void tell_restored(BudgetObserver& observer, const Value& value) {
+void tell_restored(BudgetObserver& observer, const Tape& tape, const Value& value) {
   const std::string maker = value.producer->call.name();
-  observer.restored({.maker = maker, .bytes = Bytes(value.size), .live = live_bytes()});
+  observer.restored(
+      {.maker = maker, .bytes = Bytes(value.size), .live = live_bytes(tape.device())});
 }
 
-void tell_replayed(BudgetObserver& observer, const Producer& producer, double seconds) {
+void tell_replayed(BudgetObserver& observer, const Tape& tape, const Producer& producer,
+                   double seconds) {
   const std::string name = producer.call.name();
-  observer.replayed({.name = name, .seconds = seconds, .live = live_bytes()});
+  observer.replayed({.name = name, .seconds = seconds, .live = live_bytes(tape.device())});
 }
 
 void tell_released(BudgetObserver& observer, const Cell& cell) {

@@ -1,6 +1,5 @@
 #include "tape/parking.h"
 
-#include <ATen/core/Tensor.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/util/Exception.h>
 #include <reprise/memory_budget.h>
@@ -23,28 +22,38 @@ constexpr double kGuessWeighs = 4 << 20;
 
 constexpr const char* kUnknown = "the store has thrown something that is no std::exception";
 
-at::Tensor flat_tensor(c10::DataPtr memory, std::int64_t bytes) {
-  c10::Storage storage(c10::Storage::use_byte_size_t(), static_cast<std::size_t>(bytes),
-                       std::move(memory), nullptr, /*resizable=*/false);
-  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
-      std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU),
-      caffe2::TypeMeta::Make<std::uint8_t>());
-  tensor.unsafeGetTensorImpl()->set_sizes_contiguous({bytes});
-  return tensor;
-}
-
 }  // namespace
 
-Parking::Parking(std::shared_ptr<Store> store) : store_(std::move(store)) {
-  if (!store_->takes(c10::Device(c10::kCPU))) {
-    throw UsageError("BudgetOptions.store: " + store_->name() +
-                     " does not take tensors in host memory; give it a disk_store()");
+Parking::Parking(std::shared_ptr<Store> store, c10::Device device)
+    : store_(std::move(store)),
+      device_(device),
+      accelerator_(device.is_cpu() ? std::nullopt
+                                   : std::optional<libtorch::AcceleratorDevice>(device)) {
+  if (!store_->takes(device_)) {
+    throw UsageError("BudgetOptions.store: " + store_->name() + " does not take tensors in " +
+                     (accelerator_ ? "memory of " + device_.str() + "; give it a host_store()"
+                                   : "host memory; give it a disk_store()"));
   }
   if (!store_->exact()) {
     throw UsageError("BudgetOptions.store: " + store_->name() +
                      " does not give values back bit by bit, and the step would not be the plain "
                      "one; give it an exact store");
   }
+}
+
+bool Parking::is_own(const c10::Storage& storage) const {
+  return accelerator_ ? accelerator_->is_own(storage.data_ptr())
+                      : libtorch::is_counted_memory(storage.data_ptr());
+}
+
+c10::Storage Parking::copy_of(const c10::Storage& storage, std::int64_t bytes) const {
+  if (accelerator_) return accelerator_->copy_of(storage.data(), bytes);
+  auto* const allocator = c10::GetAllocator(c10::kCPU);
+  c10::Storage copy(c10::Storage::use_byte_size_t(), static_cast<std::size_t>(bytes),
+                    allocator->allocate(static_cast<std::size_t>(bytes)), allocator,
+                    /*resizable=*/false);
+  std::memcpy(copy.mutable_data(), storage.data(), static_cast<std::size_t>(bytes));
+  return copy;
 }
 
 double Parking::Measured::per_byte() const {
@@ -88,7 +97,7 @@ std::unique_ptr<ParkedTensor> Parking::park(c10::DataPtr memory, std::int64_t by
   // A store's own operators are none of the step's.
   const libtorch::BackendsOnly unseen;
   try {
-    return store_->park(flat_tensor(std::move(memory), bytes));
+    return store_->park(libtorch::flat_tensor(std::move(memory), bytes, device_));
   } catch (const std::exception& error) {
     warn("parked", error.what());
   } catch (...) {
@@ -113,13 +122,8 @@ c10::Storage Parking::load(std::unique_ptr<ParkedTensor>& parked, double& waited
     tensor.reset();
     // The store may be about to read it, or have it from elsewhere.
     if (storage.use_count() > 1 || static_cast<std::int64_t>(storage.nbytes()) != bytes ||
-        !libtorch::is_counted_memory(storage.data_ptr())) {
-      auto* const allocator = c10::GetAllocator(c10::kCPU);
-      c10::Storage copy(c10::Storage::use_byte_size_t(), static_cast<std::size_t>(bytes),
-                        allocator->allocate(static_cast<std::size_t>(bytes)), allocator,
-                        /*resizable=*/false);
-      std::memcpy(copy.mutable_data(), storage.data(), static_cast<std::size_t>(bytes));
-      storage = std::move(copy);
+        !is_own(storage)) {
+      storage = copy_of(storage, bytes);
     }
   } catch (const BudgetError&) {
     throw;

@@ -8,12 +8,16 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
+
+#include "libtorch/accelerator_device.h"
 
 namespace reprise::tape {
 
 class Parking {
  public:
-  explicit Parking(std::shared_ptr<Store> store);
+  // For values on `device`.
+  Parking(std::shared_ptr<Store> store, c10::Device device);
 
   // Of the step's time, for moving that many bytes out and in again: as it was so far.
   double seconds(std::int64_t bytes) const;
@@ -38,8 +42,12 @@ class Parking {
     double per_byte() const;
   };
   void warn(const char* what, const char* why);
+  bool is_own(const c10::Storage& storage) const;
+  c10::Storage copy_of(const c10::Storage& storage, std::int64_t bytes) const;
 
   const std::shared_ptr<Store> store_;
+  const c10::Device device_;
+  const std::optional<libtorch::AcceleratorDevice> accelerator_;
   Measured out_;
   Measured in_;
   bool warned_ = false;

@@ -45,6 +45,19 @@ bool overwrites(const OperatorCall& call, std::size_t argument) {
          (name == "aten::copy_" || name == "aten::bernoulli_" || makes_new_in_place(name));
 }
 
+// A number on the host that kernels of other devices read when they are called.
+bool is_host_number(const at::Tensor& tensor) {
+  constexpr std::size_t kMostBytes = 64;
+  return libtorch::is_plain(tensor, c10::kCPU) && tensor.dim() == 0 &&
+         tensor.storage().nbytes() <= kMostBytes;
+}
+
+// From one device to another: its source may be memory that is filled anew before the copy is made.
+bool copies_across(const OperatorCall& call) {
+  const std::string_view name = call.schema().name();
+  return name == "aten::copy_" || name == "aten::_to_copy" || name == "aten::_copy_from";
+}
+
 // Written without a word in the schema. Results do not depend on running statistics, which do
 // depend on what they were.
 bool is_statistic(const c10::Argument& argument) {
@@ -149,7 +162,13 @@ void Recorder::begin(OperatorCall& call, const OperatorFacts& facts, Begun& begu
   };
   libtorch::visit_arguments(arguments, [&](const at::Tensor& tensor, std::size_t argument, int) {
     if (!tensor.defined()) return;
-    if (!libtorch::is_plain(tensor, c10::kCPU)) {
+    if (!tape_.manages(tensor)) {
+      if (tape_.device_side() != nullptr && is_host_number(tensor) && !copies_across(call)) {
+        Value& number = tape_.host_number(tensor);
+        tape_.pin(number);
+        begun.pinned.push_back(&number);
+        return;
+      }
       return begin_parts(tensor, is_written(argument), begun);
     }
     Cell& cell = *tape_.value_of(tensor).cell;
@@ -162,6 +181,9 @@ void Recorder::begin(OperatorCall& call, const OperatorFacts& facts, Begun& begu
         arguments[i], [&](const at::Tensor& tensor) { begin_parts(tensor, is_written(i), begun); });
   }
   for (Value* value : begun.pinned) tape_.restore(*value);
+  if (DeviceSide* const side = tape_.device_side()) {
+    for (Value* value : begun.pinned) side->used(*value);
+  }
   if (facts.changes_shape || facts.unrepeatable) begun.records = false;
   if (facts.communicates) {
     begun.records = false;
@@ -191,7 +213,7 @@ void Recorder::note_writes(OperatorCall& call, const OperatorFacts& facts, Begun
     libtorch::visit_arguments(arguments, [&](const at::Tensor& tensor, std::size_t argument, int) {
       if (!tensor.defined()) return;
       const std::int16_t mine = slot++;
-      if (argument != write.argument || !libtorch::is_plain(tensor, c10::kCPU)) return;
+      if (argument != write.argument || !tape_.manages(tensor)) return;
       const bool covers = libtorch::covers_storage(tensor) && overwrites(call, argument);
       // The old contents of a root are lost to those who read them, and of memory that is written
       // through two arguments each would have a copy of its own.
@@ -229,7 +251,7 @@ void Recorder::take_down(const OperatorCall& call, Begun& begun) {
 // Whether anything that the call has made or written to is large enough to be dropped.
 bool Recorder::makes_much(const OperatorCall& call, const Begun& begun) const {
   const auto is_large = [&](const at::Tensor& tensor) {
-    return tensor.defined() && libtorch::is_plain(tensor, c10::kCPU) &&
+    return tensor.defined() && tape_.manages(tensor) &&
            static_cast<std::int64_t>(tensor.storage().nbytes()) >= options_.smallest.count;
   };
   bool is_any = std::ranges::any_of(
@@ -271,7 +293,7 @@ void Recorder::end(OperatorCall& call, const OperatorFacts& facts, Begun& begun)
   for (std::size_t i = 0; i < results.size(); ++i) {
     if (declared[i].alias_info() != nullptr) continue;
     const auto add = [&](const at::Tensor& tensor, int element) {
-      if (!tensor.defined() || !libtorch::is_plain(tensor, c10::kCPU)) return;
+      if (!tensor.defined() || !tape_.manages(tensor)) return;
       if (Tape::cell_of(tensor) != nullptr) return;  // shares an argument's memory
       tape_.add_result(maker, tensor, static_cast<std::int16_t>(i),
                        static_cast<std::int16_t>(element));
@@ -297,7 +319,7 @@ void Recorder::note_gradient(const OperatorCall& call) {
       libtorch::schemas_named("aten::detach.default").front();
   if (&call.schema() != detach || libtorch::current_backward_id() < 0) return;
   const at::Tensor& tensor = call.arguments()[0].toTensor();
-  if (!tensor.defined() || !libtorch::is_plain(tensor, c10::kCPU)) return;
+  if (!tensor.defined() || !tape_.manages(tensor)) return;
   const Lock lock(libtorch::limit_mutex());
   if (Cell* const cell = Tape::cell_of(tensor)) {
     cell->tape.restore(*cell->value);
@@ -340,7 +362,7 @@ Tape* Recorder::current_tape() { return running_on; }
 bool Recorder::is_little(const OperatorCall& call, const OperatorFacts& facts,
                          const libtorch::CallForms::Found& found) const {
   if (found.form == nullptr || !found.form->learnt.makes_little || tape_.records_little() ||
-      facts.communicates || options_.observer != nullptr) {
+      facts.communicates || options_.observer != nullptr || tape_.device_side() != nullptr) {
     return false;
   }
   const auto arguments = call.arguments();
@@ -376,14 +398,25 @@ void Recorder::pass_by(OperatorCall& call, libtorch::CallForm& form, Begun& begu
 void Recorder::intercept(OperatorCall& call) {
   const OperatorFacts& facts = libtorch::facts_of(call.handle());
   // Views and questions about sizes read no bytes.
-  if (facts.metadata_only || (facts.writes_no_data && !facts.changes_memory)) return;
+  if (facts.metadata_only || (facts.writes_no_data && !facts.changes_memory)) {
+    DeviceSide* const side = tape_.device_side();
+    if (side != nullptr && call.schema().name() == "aten::record_stream") side->record_stream(call);
+    return;
+  }
   if (facts.only_views && is_strided(call.arguments()[0])) return note_gradient(call);
   const Running here(call.schema(), tape_);
   Lock lock(libtorch::limit_mutex());
   Begun begun(tape_);
-  begun.found = forms_.find(call, c10::kCPU);
+  begun.found = forms_.find(call, tape_.device().type());
   if (is_little(call, facts, begun.found)) return pass_by(call, *begun.found.form, begun, lock);
   begin(call, facts, begun);
+  std::optional<CallOnDevice> on_device;
+  if (DeviceSide* const side = tape_.device_side()) {
+    on_device.emplace(*side, call,
+                      begun.producer != nullptr
+                          ? libtorch::signature_of(begun.producer->call.form())
+                          : libtorch::signature_of(libtorch::CallForm(call)));
+  }
   // Nor may another thread replay from a value that is half overwritten.
   if (std::ranges::none_of(
           begun.writes, [](const Begun::Write& write) { return write.old->readers.size() > 1; })) {
@@ -392,19 +425,28 @@ void Recorder::intercept(OperatorCall& call) {
   std::optional<libtorch::OwnDraws> draws;
   if (facts.draws_random && begun.producer != nullptr) draws.emplace(call, facts);
   std::optional<ObservedCall> observed;
-  if (options_.observer) observed.emplace(call);
+  if (options_.observer) observed.emplace(tape_, call);
   // Its kernel may have threads that allocate.
   std::optional<libtorch::LimitLoan> loan;
   if (lock.owns_lock()) loan.emplace();
   begun.is_running = true;
   const double own = OwnTime::seconds();
   const double start = Tape::now();
-  call.proceed();
-  const double seconds = (begun.now = Tape::now()) - start - (OwnTime::seconds() - own);
+  if (on_device) {
+    on_device->proceed(facts, lock);
+  } else {
+    call.proceed();
+  }
+  double seconds = (begun.now = Tape::now()) - start - (OwnTime::seconds() - own);
   loan.reset();
   if (draws) begun.note(draws->drawn());
   if (!lock.owns_lock()) lock.lock();
-  if (Producer* const producer = begun.producer.get()) {
+  Producer* const producer = begun.producer.get();
+  if (on_device) {
+    seconds = on_device->learn();
+    on_device.reset();
+    if (producer != nullptr) producer->seconds = seconds;
+  } else if (producer != nullptr) {
     double& least = producer->call.form().learnt.seconds;
     producer->seconds = least = std::min(least, seconds);
   }

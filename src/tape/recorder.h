@@ -5,6 +5,7 @@
 
 #include "libtorch/operator_interceptor.h"
 #include "libtorch/recorded_call.h"
+#include "tape/accelerator.h"
 #include "tape/tape.h"
 
 namespace reprise::tape {
@@ -13,8 +14,8 @@ class Recorder final : public libtorch::OperatorInterceptor {
  public:
   // The forms are those of all steps of a budget, and outlive the recorder.
   Recorder(const BudgetOptions& options, const plan::Heuristic& heuristic,
-           libtorch::CallForms& forms, Parking* parking)
-      : options_(options), forms_(forms), tape_(options, heuristic, parking) {}
+           libtorch::CallForms& forms, Parking* parking, Accelerator* accelerator)
+      : options_(options), forms_(forms), tape_(options, heuristic, parking, accelerator) {}
 
   void intercept(libtorch::OperatorCall& call) override;
   Tape& tape() { return tape_; }
@@ -35,6 +36,9 @@ class Recorder final : public libtorch::OperatorInterceptor {
   void begin_parts(const at::Tensor& tensor, bool is_written, Begun& begun);
   void note_writes(libtorch::OperatorCall& call, const libtorch::OperatorFacts& facts,
                    Begun& begun);
+  using Lock = std::unique_lock<std::recursive_mutex>;
+  static void proceed(CallOnDevice& on_device, const libtorch::OperatorFacts& facts,
+                      const Begun& begun, Lock& lock);
   void take_down(const libtorch::OperatorCall& call, Begun& begun);
   void end(libtorch::OperatorCall& call, const libtorch::OperatorFacts& facts, Begun& begun);
 

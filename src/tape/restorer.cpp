@@ -19,13 +19,6 @@ namespace {
 
 using libtorch::ManagedMemory;
 
-// Kernels may enlarge an `out=` that they are given empty.
-c10::Storage new_storage(std::int64_t bytes) {
-  auto* const allocator = c10::GetAllocator(c10::kCPU);
-  return {c10::Storage::use_byte_size_t(), static_cast<std::size_t>(bytes),
-          allocator->allocate(static_cast<std::size_t>(bytes)), allocator, /*resizable=*/true};
-}
-
 // A generator that the call draws from unseen is as it was at the call, and is put back.
 class DrawingAgain {
  public:
@@ -40,6 +33,17 @@ class DrawingAgain {
 
  private:
   RandomState before_;
+};
+
+// The device that kernels take for theirs, where it is an accelerator.
+class CurrentDevice {
+ public:
+  explicit CurrentDevice(const DeviceSide* side) {
+    if (side != nullptr) current_.emplace(side->device());
+  }
+
+ private:
+  std::optional<libtorch::AcceleratorDevice::Current> current_;
 };
 
 // The slot by which the call writes to what it is given in `slot`, which may be another one: a
@@ -58,17 +62,32 @@ std::size_t updating_slot(const Producer& producer, std::size_t slot) {
 
 }  // namespace
 
+c10::Storage Tape::new_storage(std::int64_t bytes) const {
+  if (side_ != nullptr) return side_->device().new_storage(bytes);
+  auto* const allocator = c10::GetAllocator(c10::kCPU);
+  return {c10::Storage::use_byte_size_t(), static_cast<std::size_t>(bytes),
+          allocator->allocate(static_cast<std::size_t>(bytes)), allocator, /*resizable=*/true};
+}
+
+c10::Storage Tape::copy_of(const void* data, std::int64_t bytes) const {
+  if (side_ != nullptr) return side_->device().copy_of(data, bytes);
+  c10::Storage copy = new_storage(bytes);
+  std::memcpy(copy.mutable_data(), data, static_cast<std::size_t>(bytes));
+  return copy;
+}
+
 c10::Storage Tape::storage_for_replay(const Producer& producer, std::size_t slot) {
   const Producer::Input& input = producer.inputs[slot];
   // A value without elements has nothing to hold its storage once that died.
   if (input.use == Producer::Use::kScratch || input.bytes == 0) return new_storage(input.bytes);
   Value& value = *input.value;
+  if (side_ != nullptr) side_->used(value);
   if (input.use == Producer::Use::kUpdate && value.cell == nullptr && value.producer != nullptr &&
       value.readers.size() == 1) {
     // Made for this call alone, which may have the bytes.
     note_dropped(value);
     c10::Storage taken = std::exchange(value.detached, {});
-    if (options_.observer) tell_spent(*options_.observer, value);
+    if (options_.observer) tell_spent(*options_.observer, *this, value);
     return taken;
   }
   // A storage beside the one that holds it: its use count stays as it is, and it may be dying.
@@ -78,11 +97,10 @@ c10::Storage Tape::storage_for_replay(const Producer& producer, std::size_t slot
           : value.detached.unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get();
   if (input.use == Producer::Use::kRead) {
     return {c10::Storage::use_byte_size_t(), static_cast<std::size_t>(input.bytes),
-            c10::DataPtr(data, c10::kCPU), nullptr, /*resizable=*/false};
+            c10::DataPtr(data, value.cell != nullptr ? device_ : value.detached.device()), nullptr,
+            /*resizable=*/false};
   }
-  c10::Storage copy = new_storage(input.bytes);
-  std::memcpy(copy.mutable_data(), data, static_cast<std::size_t>(input.bytes));
-  return copy;
+  return copy_of(data, input.bytes);
 }
 
 // Other bytes than those that were dropped are not taken: the value stays gone, and the next reader
@@ -105,16 +123,21 @@ void Tape::give_bytes(Value& value, c10::Storage storage) {
     ManagedMemory::fill(*value.cell->storage, *value.cell,
                         storage.set_data_ptr(c10::DataPtr(nullptr, c10::kCPU)));
   }
+  if (side_ != nullptr) side_->made_again(value);
   note_restored(value);
   update_entry(value);
-  if (options_.observer) tell_restored(*options_.observer, value);
+  if (options_.observer) tell_restored(*options_.observer, *this, value);
 }
 
 void Tape::replay(Producer& producer) {
+  if (side_ != nullptr) {
+    make_room_on(device_, side_->of_budget.bytes_to_replay(producer), /*is_guess=*/false);
+  }
   const WorkWatch watch;
   std::vector<c10::Storage> given(producer.inputs.size());
   std::vector<c10::IValue> results;
   {
+    const CurrentDevice here(side_.get());
     // Its kernel may have threads that allocate. Inputs are pinned, and results not there yet.
     const libtorch::LimitLoan loan;
     const DrawingAgain drawing(producer);
@@ -128,10 +151,11 @@ void Tape::replay(Producer& producer) {
     static const std::vector<at::Generator> kNone;
     results = producer.call.run(storage_of, producer.drawn ? producer.drawn->before : kNone);
   }
-  const double seconds = watch.seconds();
+  // An accelerator is only given the work.
+  const double seconds = side_ != nullptr ? producer.seconds : watch.seconds();
   ++report.replayed;
   report.replay_seconds += seconds;
-  if (options_.observer) tell_replayed(*options_.observer, producer, seconds);
+  if (options_.observer) tell_replayed(*options_.observer, *this, producer, seconds);
   for (const Producer::Output& output : producer.outputs) {
     if (output.value == nullptr || output.value->has_bytes()) continue;
     c10::Storage storage;
@@ -153,6 +177,23 @@ void Tape::replay(Producer& producer) {
   }
 }
 
+// False if the device was out of memory, and something has been given up for another try. More each
+// time.
+bool Tape::replay_or_give_up(Producer& producer, std::int64_t& bytes) {
+  if (side_ == nullptr) {
+    replay(producer);
+    return true;
+  }
+  try {
+    replay(producer);
+    return true;
+  } catch (const c10::OutOfMemoryError&) {
+    bytes = std::max(2 * bytes, side_->of_budget.bytes_to_replay(producer));
+    if (!give_up_on(device_, bytes)) throw;
+    return false;
+  }
+}
+
 // Whether the bytes of a detached value may serve another replay soon: some reader's result is
 // gone. Without that, what several ways lead to would be made once for each of them.
 bool Tape::is_of_use(const Value& value) {
@@ -169,12 +210,13 @@ void Tape::spare(Value& value) {
   if (!value.has_bytes()) return;
   note_dropped(value);
   value.detached = {};
-  if (options_.observer) tell_spent(*options_.observer, value);
+  if (options_.observer) tell_spent(*options_.observer, *this, value);
 }
 
 // False if it is not parked, or has to be made again all the same.
 bool Tape::unpark(Value& value) {
   if (value.parked == nullptr) return false;
+  if (side_ != nullptr) make_room_on(device_, value.size, /*is_guess=*/false);
   c10::Storage storage = parking_->load(value.parked, report.transfer_seconds);
   if (!storage) return false;
   ++report.loaded;
@@ -197,6 +239,7 @@ void Tape::restore(Value& target) {
   // A value may be made more than once on the way, where the bytes do not suffice to keep it.
   const std::int64_t patience = 1000 + 64 * values_;
   const std::int64_t most = report.replayed + patience;
+  std::int64_t give_up = 0;
   const auto release = [&](Frame& frame) {
     const auto pinned = std::move(frame.pinned);
     frame.pinned.clear();
@@ -250,7 +293,7 @@ void Tape::restore(Value& target) {
                           "than " +
                           options_.heuristic);
       }
-      replay(*producer);
+      if (!replay_or_give_up(*producer, give_up)) continue;
       for (Value* value : frame.pinned) {
         if (!is_of_use(*value)) spare(*value);
       }
@@ -292,12 +335,10 @@ void Tape::protect_readers(Value& root) {
   }
   if (burden > root.size) {
     try {
+      if (side_ != nullptr) make_room_on(device_, root.size, /*is_guess=*/false);
       // A detached root keeps the old bytes, under the name that readers know. new_version() takes
       // the storage from it.
-      c10::Storage copy = new_storage(root.size);
-      std::memcpy(copy.mutable_data(), ManagedMemory::memory_of(*root.cell).get(),
-                  static_cast<std::size_t>(root.size));
-      root.detached = std::move(copy);
+      root.detached = copy_of(ManagedMemory::memory_of(*root.cell).get(), root.size);
       return;
     } catch (const BudgetError&) {
       // The other way may do: what is there needs no room.

@@ -6,6 +6,7 @@
 #include <reprise/memory.h>
 
 #include <algorithm>
+#include <ranges>
 #include <utility>
 
 #include "tape/own_time.h"
@@ -13,11 +14,28 @@
 namespace reprise::tape {
 namespace {
 
-// Of the steps under way, of all budgets: the bytes are those of one device, and what one step made
-// may have to go for another.
+// Of the steps under way, of all budgets: what one step made may have to go for another on the same
+// device.
 std::vector<Tape*>& open_tapes() {
   static auto* tapes = new std::vector<Tape*>;
   return *tapes;
+}
+
+auto open_tapes_on(c10::Device device) {
+  return open_tapes() |
+         std::views::filter([device](const Tape* tape) { return tape->device() == device; });
+}
+
+bool drop_one_on(c10::Device device) {
+  auto tapes = open_tapes_on(device);
+  return std::ranges::any_of(tapes, [](Tape* tape) { return tape->drop_one(); });
+}
+
+// What was given to stores may not have arrived.
+void flush_stores_on(c10::Device device, StepReport& waiting) {
+  for (const Tape* tape : open_tapes_on(device)) {
+    if (tape->parking() != nullptr) tape->parking()->flush(waiting.transfer_seconds);
+  }
 }
 
 }  // namespace
@@ -30,14 +48,26 @@ Budget::Budget(Bytes most, BudgetOptions chosen)
     throw UsageError("MemoryBudget: the limit is " + std::to_string(limit.count) +
                      " bytes; it must be above 0");
   }
-  if (options.store != nullptr) parking.emplace(options.store);
+  if (!options.device.is_cpu()) accelerator.emplace(options.device);
+  if (options.store != nullptr) parking.emplace(options.store, device());
+}
+
+c10::Device Budget::device() const {
+  return accelerator ? accelerator->device.device() : c10::Device(c10::kCPU);
+}
+
+std::int64_t Budget::taken() const {
+  if (!accelerator) return live_bytes().count;
+  std::int64_t bytes = accelerator->device.live();
+  for (const Tape* tape : open_tapes_on(device())) bytes += tape->device_side()->promised;
+  return bytes;
 }
 
 // Whether that suffices. Bytes on their way to the store are free when they have arrived.
 bool Budget::wait_for_store(std::int64_t wanted) {
-  if (!parking || live_bytes().count - parking->waiting() + wanted > limit.count) return false;
+  if (!parking || taken() - parking->waiting() + wanted > limit.count) return false;
   parking->flush(waiting_step().transfer_seconds);
-  return live_bytes().count + wanted <= limit.count;
+  return taken() + wanted <= limit.count;
 }
 
 // The step that this thread works for; of other threads' allocations the one that began last.
@@ -46,26 +76,23 @@ StepReport& Budget::waiting_step() {
   return (mine != tapes.end() ? *mine : tapes.back())->report;
 }
 
-libtorch::LimitKeeper::Room Budget::make_room(std::int64_t wanted) {
-  if (live_bytes().count + wanted <= limit.count) return Room::kMade;
+libtorch::LimitKeeper::Room Budget::make_room(std::int64_t wanted, bool is_guess) {
+  if (taken() + wanted <= limit.count) return Room::kMade;
   const OwnTime own;
   const auto drops = [](Tape* tape) { return tape->drop_one(); };
   bool has_waited = false;
-  while (live_bytes().count + wanted > limit.count) {
+  while (taken() + wanted > limit.count) {
     if (wait_for_store(wanted)) return Room::kMade;
-    if (std::ranges::any_of(tapes, drops) || std::ranges::any_of(open_tapes(), drops)) continue;
+    if (std::ranges::any_of(tapes, drops) || drop_one_on(device())) continue;
     // What other budgets' values went to may not have arrived either.
     if (!std::exchange(has_waited, true)) {
-      for (const Tape* tape : open_tapes()) {
-        if (tape->parking() != nullptr) {
-          tape->parking()->flush(waiting_step().transfer_seconds);
-        }
-      }
+      flush_stores_on(device(), waiting_step());
       continue;
     }
-    const Bytes live = live_bytes();
+    if (is_guess) return Room::kExceeded;
+    const Bytes live(taken());
     Tape::Undroppable kept;
-    for (const Tape* tape : open_tapes()) {
+    for (const Tape* tape : open_tapes_on(device())) {
       const Tape::Undroppable more = tape->undroppable();
       kept.roots += more.roots;
       kept.pinned += more.pinned;
@@ -89,11 +116,41 @@ libtorch::LimitKeeper::Room Budget::make_room(std::int64_t wanted) {
   return Room::kMade;
 }
 
+namespace {
+
+// Those with a step under way on the device.
+std::vector<Budget*>& open_budgets() {
+  static auto* budgets = new std::vector<Budget*>;
+  return *budgets;
+}
+
+}  // namespace
+
+void make_room_on(c10::Device device, std::int64_t wanted, bool is_guess) {
+  for (Budget* budget : open_budgets()) {
+    if (budget->device() == device) budget->make_room(wanted, is_guess);
+  }
+}
+
+bool give_up_on(c10::Device device, std::int64_t bytes) {
+  const libtorch::AcceleratorDevice on(device);
+  const std::int64_t before = on.live();
+  bool has_dropped = false;
+  while (before - on.live() < bytes && drop_one_on(device)) has_dropped = true;
+  for (Tape* tape : open_tapes_on(device)) {
+    if (tape->parking() != nullptr) tape->parking()->flush(tape->report.transfer_seconds);
+  }
+  on.empty_cache();
+  return has_dropped;
+}
+
 Session::Session(std::shared_ptr<Budget> budget)
     : budget_(std::move(budget)),
-      recorder_(std::make_shared<Recorder>(budget_->options, *budget_->heuristic, budget_->forms,
-                                           budget_->parking ? &*budget_->parking : nullptr)),
-      peak_(std::make_unique<PeakScope>()) {
+      recorder_(
+          std::make_shared<Recorder>(budget_->options, *budget_->heuristic, budget_->forms,
+                                     budget_->parking ? &*budget_->parking : nullptr,
+                                     budget_->accelerator ? &*budget_->accelerator : nullptr)),
+      peak_(std::make_unique<PeakScope>(budget_->device())) {
   {
     std::lock_guard<libtorch::LimitMutex> lock(libtorch::limit_mutex());
     budget_->warned = false;
@@ -101,8 +158,9 @@ Session::Session(std::shared_ptr<Budget> budget)
     recorder_->tape().peak = peak_.get();
     budget_->tapes.push_back(&recorder_->tape());
     open_tapes().push_back(&recorder_->tape());
+    open_budgets().push_back(&*budget_);
   }
-  limit_.emplace(*budget_);
+  if (!budget_->accelerator) limit_.emplace(*budget_);
   interceptor_.emplace(recorder_, libtorch::Reach::kBackwardAsWell);
 }
 
@@ -120,6 +178,8 @@ void Session::end() {
   limit_.reset();
   std::erase(budget_->tapes, &recorder_->tape());
   std::erase(open_tapes(), &recorder_->tape());
+  // One for each of its steps.
+  open_budgets().erase(std::ranges::find(open_budgets(), &*budget_));
   recorder_->tape().report.peak = peak_->peak();
   budget_->last = recorder_->tape().report;
 }

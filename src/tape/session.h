@@ -10,6 +10,7 @@
 #include "libtorch/memory_limit.h"
 #include "libtorch/operator_interceptor.h"
 #include "plan/heuristic.h"
+#include "tape/accelerator.h"
 #include "tape/recorder.h"
 #include "tape/tape.h"
 
@@ -19,14 +20,21 @@ class Budget final : public libtorch::LimitKeeper {
  public:
   Budget(Bytes limit, BudgetOptions options);
 
-  Room make_room(std::int64_t wanted) override;
+  Room make_room(std::int64_t wanted) override { return make_room(wanted, /*is_guess=*/false); }
+  // A guess is no reason to fail.
+  Room make_room(std::int64_t wanted, bool is_guess);
   bool wait_for_store(std::int64_t wanted);
   StepReport& waiting_step();
+  c10::Device device() const;
+  // Handed out on the device, and promised to operators that run there.
+  std::int64_t taken() const;
 
   const Bytes limit;
   const BudgetOptions options;
   const std::unique_ptr<plan::Heuristic> heuristic;
   libtorch::CallForms forms;
+  // Where the device is one.
+  std::optional<Accelerator> accelerator;
   // Where there is a store.
   std::optional<Parking> parking;
   StepReport last;

@@ -2,6 +2,8 @@
 // restorer.cpp.
 #include "tape/tape.h"
 
+#include <c10/core/CPUAllocator.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -24,6 +26,7 @@ void Cell::released(c10::DataPtr memory) noexcept { tape.storage_died(*this, std
 void Cell::hold() {
   std::lock_guard<libtorch::LimitMutex> lock(libtorch::limit_mutex());
   tape.restore(*value);
+  if (DeviceSide* const side = tape.device_side()) side->used(*value);
   tape.pin(*value);
   ++holds;
 }
@@ -40,8 +43,11 @@ void Cell::release_hold() noexcept {
   tape.unpin(*value);
 }
 
-Tape::Tape(const BudgetOptions& options, const plan::Heuristic& heuristic, Parking* parking)
+Tape::Tape(const BudgetOptions& options, const plan::Heuristic& heuristic, Parking* parking,
+           Accelerator* accelerator)
     : options_(options),
+      side_(accelerator != nullptr ? std::make_unique<DeviceSide>(*accelerator) : nullptr),
+      device_(accelerator != nullptr ? accelerator->device.device() : c10::Device(c10::kCPU)),
       neighbourhood_(heuristic.neighbourhood()),
       parking_(parking),
       index_(heuristic, [this](const plan::EvictionEntry& entry) { return neighbourhood(entry); }) {
@@ -59,12 +65,29 @@ Value& Tape::value_of(const at::Tensor& tensor) {
   auto* cell = new Cell(*this, storage);
   ManagedMemory::manage(storage, *cell);
   const c10::DataPtr& memory = ManagedMemory::memory_of(*cell);
-  cell->foreign = memory.get() != nullptr && !libtorch::is_counted_memory(memory) &&
-                  !libtorch::is_uncounted_memory(memory);
+  cell->foreign = memory.get() != nullptr && !is_own_memory(memory) &&
+                  (side_ != nullptr || !libtorch::is_uncounted_memory(memory));
   cell->next = cells_;
   if (cells_ != nullptr) cells_->previous = cell;
   cells_ = cell;
   return new_version(*cell);
+}
+
+bool Tape::is_own_memory(const c10::DataPtr& memory) const {
+  return side_ != nullptr ? side_->device().is_own(memory) : libtorch::is_counted_memory(memory);
+}
+
+Value& Tape::host_number(const at::Tensor& tensor) {
+  const libtorch::HeldMemory held(tensor);
+  auto* value = new Value;
+  ++values_;
+  value->size = static_cast<std::int64_t>(tensor.storage().nbytes());
+  value->defined = value->bytes = value->size;
+  auto* const host = c10::GetAllocator(c10::kCPU);
+  value->detached = c10::Storage(c10::Storage::use_byte_size_t(), tensor.storage().nbytes(),
+                                 host->clone(tensor.storage().data(), tensor.storage().nbytes()),
+                                 host, /*resizable=*/false);
+  return *value;
 }
 
 Value& Tape::new_version(Cell& cell) {
@@ -94,7 +117,7 @@ void Tape::read(Producer& producer, Value& value) { value.readers.push_back(&pro
 void Tape::add_result(Producer* producer, const at::Tensor& tensor, std::int16_t result,
                       std::int16_t element) {
   // Nobody but the caller has it: an operator that keeps its result may read it unseen.
-  const bool own = libtorch::is_counted_memory(tensor.storage().data_ptr()) &&
+  const bool own = is_own_memory(tensor.storage().data_ptr()) &&
                    tensor.storage().use_count() == 1 && tensor.use_count() == 1;
   Value& value = value_of(tensor);
   value.cell->own = own;
@@ -220,7 +243,7 @@ void Tape::forget(Values& unwanted) {
     Producer* const producer = value->producer;
     if (value->detached && producer != nullptr) {
       value->detached = {};
-      if (options_.observer) tell_spent(*options_.observer, *value);
+      if (options_.observer) tell_spent(*options_.observer, *this, *value);
     } else if (value->detached) {
       // Somebody else's memory, perhaps, that runs what it likes when it is freed.
       bytes.push_back(std::move(value->detached));

@@ -11,6 +11,7 @@
 
 #include "core/ticks.h"
 #include "plan/heuristic.h"
+#include "tape/accelerator.h"
 #include "tape/parking.h"
 #include "tape/value.h"
 
@@ -18,14 +19,27 @@ namespace reprise::tape {
 
 class Tape {
  public:
-  // Without `parking` values are dropped alone.
-  Tape(const BudgetOptions& options, const plan::Heuristic& heuristic, Parking* parking);
+  // Without `parking` values are dropped alone. `accelerator`: where the budget is one's.
+  Tape(const BudgetOptions& options, const plan::Heuristic& heuristic, Parking* parking,
+       Accelerator* accelerator);
   ~Tape();
   Tape(const Tape&) = delete;
   Tape& operator=(const Tape&) = delete;
 
+  // Null on the CPU.
+  DeviceSide* device_side() const { return side_.get(); }
+  // Plain, and on the budget's device.
+  bool manages(const at::Tensor& tensor) const {
+    if (!libtorch::is_plain(tensor, device_.type())) return false;
+    return side_ == nullptr || tensor.device() == device_;
+  }
+  c10::Device device() const { return device_; }
+
   // The value that a plain tensor holds now; of a storage that is new here, a root.
   Value& value_of(const at::Tensor& tensor);
+  // For a number on the host that an operator on an accelerator reads: a copy, as a root that no
+  // storage holds.
+  Value& host_number(const at::Tensor& tensor);
   // Null if the storage is not managed.
   static Cell* cell_of(const at::Tensor& tensor) { return cell_of(tensor.storage()); }
   static Cell* cell_of(const c10::Storage& storage);
@@ -108,7 +122,11 @@ class Tape {
   // Seconds that making it again would take, from what is there.
   double seconds_to_make(const Value& value);
   bool unpark(Value& value);
-  static std::uint64_t hash_of(const void* data, std::int64_t size);
+  std::uint64_t hash_of(const void* data, std::int64_t size) const;
+  bool is_own_memory(const c10::DataPtr& memory) const;
+  // Kernels may enlarge an `out=` that they are given empty.
+  c10::Storage new_storage(std::int64_t bytes) const;
+  c10::Storage copy_of(const void* data, std::int64_t bytes) const;
   void give_bytes(Value& value, c10::Storage storage);
   void note_dropped(Value& value);
   void note_restored(Value& value);
@@ -118,6 +136,7 @@ class Tape {
   double walk_upstream(const Value& value);
   double walk_downstream(const Value& value);
   void replay(Producer& producer);
+  bool replay_or_give_up(Producer& producer, std::int64_t& bytes);
   c10::Storage storage_for_replay(const Producer& producer, std::size_t slot);
   bool is_wanted(const Value& value) const {
     return value.cell != nullptr || !value.readers.empty() || value.pins != 0;
@@ -128,6 +147,8 @@ class Tape {
   void forget(Values& unwanted);
 
   const BudgetOptions options_;
+  const std::unique_ptr<DeviceSide> side_;
+  const c10::Device device_;
   const plan::Neighbourhood neighbourhood_;
   Parking* const parking_;
   plan::CostClasses classes_;

@@ -9,9 +9,11 @@
 #pragma once
 
 #include <c10/core/Storage.h>
+#include <c10/core/Stream.h>
 #include <c10/util/SmallVector.h>
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -88,6 +90,10 @@ struct Value final : plan::EvictionEntry, Recycled<Value, kRecycled>, Counted<Va
   std::optional<std::uint64_t> hash;
   // In a store, and not to be made again.
   std::unique_ptr<ParkedTensor> parked;
+
+  // On an accelerator, the stream that a replay has made it on.
+  static constexpr c10::StreamId kNowhere = std::numeric_limits<c10::StreamId>::min();
+  c10::StreamId remade_on = kNowhere;
 
   // Operators and replays that count on the bytes.
   std::uint32_t pins = 0;

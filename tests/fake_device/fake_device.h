@@ -1,16 +1,15 @@
-// An accelerator that does nothing, so that the code for accelerators runs on a machine without
-// one.
+// An accelerator that is the host in disguise, so that the code for accelerators runs on a machine
+// without one.
 //
 // LibTorch lets a program bring a backend of its own (PrivateUse1). This one has eight devices
-// called "fake:0" to "fake:7", with generators and with an allocator that keeps statistics as
-// caching allocators do. It has no operators. A process in which it is registered has an
-// accelerator for good; hence the tests that use it are a program of their own, in which it is
-// registered from the start.
+// called "fake:0" to "fake:7", with generators, memory (fake_memory.h), streams and events
+// (fake_streams.h), and the CPU's operators (fake_operators.h). A process in which it is registered
+// has an accelerator for good; hence the tests that use it are a program of their own, in which it
+// is registered from the start.
 #pragma once
 
 #include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
-#include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/Device.h>
 
 #include <cstdint>

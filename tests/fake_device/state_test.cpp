@@ -1,15 +1,9 @@
 // State and draws of a region on an accelerator, whose allocator tells nobody how old its memory
 // is.
-//
-// The fake device gets memory (the host's) and the few operators that keeping and putting back
-// needs.
 #include <gtest/gtest.h>
 #include <reprise/checkpoint.h>
 #include <torch/library.h>
 #include <torch/torch.h>
-
-#include <cstdlib>
-#include <cstring>
 
 #include "tests/fake_device/fake_device.h"
 
@@ -24,53 +18,6 @@ float* data_of(const at::Tensor& tensor) {
   return static_cast<float*>(tensor.storage().mutable_data()) + tensor.storage_offset();
 }
 
-at::Tensor empty(c10::IntArrayRef size, std::optional<at::ScalarType> dtype,
-                 std::optional<at::Layout>, std::optional<at::Device> device, std::optional<bool>,
-                 std::optional<at::MemoryFormat>) {
-  const auto type = c10::scalarTypeToTypeMeta(dtype.value_or(at::kFloat));
-  const std::size_t bytes =
-      static_cast<std::size_t>(c10::multiply_integers(size)) * type.itemsize();
-  void* data = bytes != 0 ? std::calloc(bytes, 1) : nullptr;
-  c10::Storage storage(c10::Storage::use_byte_size_t(), bytes,
-                       c10::DataPtr(data, data, &std::free, device.value_or(fake(0))),
-                       /*allocator=*/nullptr, /*resizable=*/false);
-  auto tensor = at::detail::make_tensor<c10::TensorImpl>(
-      std::move(storage), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), type);
-  tensor.unsafeGetTensorImpl()->set_sizes_contiguous(size);
-  return tensor;
-}
-
-at::Tensor empty_strided(c10::IntArrayRef size, c10::IntArrayRef,
-                         std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
-                         std::optional<at::Device> device, std::optional<bool> pin) {
-  return empty(size, dtype, layout, device, pin, {});
-}
-
-at::Tensor& set(at::Tensor& tensor, at::Storage storage, std::int64_t offset, c10::IntArrayRef size,
-                c10::IntArrayRef stride) {
-  tensor.unsafeGetTensorImpl()->set_storage_keep_dtype(std::move(storage));
-  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(size, stride, offset);
-  return tensor;
-}
-
-at::Tensor as_strided(const at::Tensor& tensor, c10::IntArrayRef size, c10::IntArrayRef stride,
-                      std::optional<std::int64_t> offset) {
-  auto view = at::detail::make_tensor<c10::TensorImpl>(
-      c10::TensorImpl::VIEW, c10::Storage(tensor.storage()), tensor.key_set(), tensor.dtype());
-  view.unsafeGetTensorImpl()->set_sizes_and_strides(size, stride,
-                                                    offset.value_or(tensor.storage_offset()));
-  return view;
-}
-
-at::Tensor copy_from(const at::Tensor& source, const at::Tensor& target, bool) {
-  const auto start = [](const at::Tensor& tensor) {
-    return static_cast<char*>(tensor.storage().mutable_data()) +
-           static_cast<std::size_t>(tensor.storage_offset()) * tensor.itemsize();
-  };
-  std::memcpy(start(target), start(source), source.nbytes());
-  return target;
-}
-
 // Adds one; says so.
 at::Tensor& increase(at::Tensor& tensor) {
   for (std::int64_t i = 0; i < tensor.numel(); ++i) data_of(tensor)[i] += 1;
@@ -81,14 +28,6 @@ at::Tensor& increase(at::Tensor& tensor) {
 double draw(const at::Tensor& tensor, std::optional<at::Generator> generator) {
   if (!generator) generator = at::globalContext().defaultGenerator(tensor.device());
   return static_cast<double>(generator->get<testing_support::FakeGenerator>()->draw());
-}
-
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
-  library.impl("empty.memory_format", &empty);
-  library.impl("empty_strided", &empty_strided);
-  library.impl("set_.source_Storage_storage_offset", &set);
-  library.impl("as_strided", &as_strided);
-  library.impl("_copy_from", &copy_from);
 }
 
 TORCH_LIBRARY(reprise_fake, library) {
@@ -115,7 +54,7 @@ double call_draw(const at::Tensor& tensor, const std::optional<at::Generator>& g
 }
 
 at::Tensor zeros_on_fake(std::int64_t size) {
-  return empty({size}, at::kFloat, {}, fake(0), {}, {});
+  return at::zeros({size}, at::TensorOptions(fake(0)));
 }
 
 std::vector<float> values(const at::Tensor& tensor) {

@@ -1,0 +1,184 @@
+#include "tape/accelerator.h"
+
+#include <c10/util/Exception.h>
+#include <reprise/random_state.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "libtorch/managed_memory.h"
+#include "libtorch/memory_limit.h"
+#include "libtorch/operator_effects.h"
+#include "tape/tape.h"
+#include "tape/value.h"
+
+namespace reprise::tape {
+namespace {
+
+using libtorch::ManagedMemory;
+using libtorch::OperatorCall;
+using libtorch::OperatorFacts;
+
+// Allocators hand out memory in pieces of some hundred bytes.
+constexpr std::int64_t kPiece = 512;
+std::int64_t rounded(std::int64_t bytes) { return (bytes + kPiece - 1) / kPiece * kPiece; }
+
+// With the first failure at least that much is given up: what was asked for is not told.
+constexpr std::int64_t kLeastGivenUp = 2 << 20;
+
+const c10::DataPtr& memory_of(const Value& value) {
+  return value.cell != nullptr
+             ? ManagedMemory::memory_of(*value.cell)
+             : value.detached.unsafeGetStorageImpl()->_mutable_data_ptr_no_checks();
+}
+
+std::int64_t bytes_on(c10::Device device, at::ArrayRef<c10::IValue> stack) {
+  std::int64_t bytes = 0;
+  libtorch::visit_arguments(stack, [&](const at::Tensor& tensor, std::size_t, int) {
+    if (!tensor.defined() || tensor.device() != device || !tensor.has_storage()) return;
+    bytes += rounded(static_cast<std::int64_t>(tensor.numel() * tensor.element_size()));
+  });
+  return bytes;
+}
+
+// Of a call without tensors: its first list of whole numbers is a shape.
+std::int64_t bytes_of_shape(const OperatorCall& call) {
+  const auto arguments = call.arguments();
+  const auto shape = std::ranges::find_if(arguments, [](const auto& a) { return a.isIntList(); });
+  if (shape == arguments.end()) return 0;
+  std::int64_t bytes = static_cast<std::int64_t>(sizeof(double));
+  for (const std::int64_t size : shape->toIntList()) bytes *= std::max<std::int64_t>(size, 0);
+  return rounded(bytes);
+}
+
+// Whether a call that has failed on the way can be made again: it has changed nothing but the
+// memory of its results.
+bool can_be_made_again(const OperatorCall& call, const OperatorFacts& facts) {
+  if (facts.communicates || facts.changes_shape) return false;
+  const auto arguments = call.arguments();
+  return std::ranges::all_of(facts.writes, [&](const OperatorFacts::Write& write) {
+    if (!write.happens(arguments)) return true;
+    if (!call.schema().arguments()[write.argument].is_out()) return false;
+    if (!arguments[write.argument].isTensor()) return false;
+    const at::Tensor& out = arguments[write.argument].toTensor();
+    std::ptrdiff_t aliases = 0;
+    libtorch::visit_arguments(arguments, [&](const at::Tensor& tensor, std::size_t, int) {
+      aliases += tensor.defined() && tensor.has_storage() && tensor.is_alias_of(out) ? 1 : 0;
+    });
+    return aliases == 1;
+  });
+}
+
+}  // namespace
+
+void Accelerator::poll() {
+  while (const auto seconds = timer.poll()) {
+    const Timed of = timed.front();
+    timed.pop_front();
+    costs.note(of.signature, of.bytes, *seconds);
+  }
+}
+
+std::int64_t Accelerator::bytes_to_replay(const Producer& producer) const {
+  std::int64_t bytes = 0;
+  for (const Producer::Input& input : producer.inputs) {
+    if (input.use != Producer::Use::kRead) bytes += rounded(input.bytes);
+  }
+  std::int64_t results = 0;
+  for (const Producer::Output& output : producer.outputs) {
+    if (output.value != nullptr && output.slot < 0) results += rounded(output.value->size);
+  }
+  return bytes + std::max(results, sizes.bytes(libtorch::signature_of(producer.call.form())).value_or(0));
+}
+
+void DeviceSide::used(Value& value) {
+  const c10::Stream now = device().current_stream();
+  if (!first_) first_ = now.id();
+  has_several_ = has_several_ || now.id() != *first_;
+  if (!has_several_ || !value.has_bytes() || value.size == 0) return;
+  device().lend(memory_of(value), now);
+  if (value.remade_on == Value::kNowhere || value.remade_on == now.id()) return;
+  libtorch::AcceleratorDevice::hold_back(
+      now, c10::Stream(c10::Stream::UNSAFE, now.device(), value.remade_on));
+}
+
+bool DeviceSide::is_on_one_stream() const {
+  return !has_several_ && (!first_ || *first_ == device().current_stream().id());
+}
+
+void DeviceSide::made_again(Value& value) const {
+  value.remade_on = device().current_stream().id();
+}
+
+void DeviceSide::record_stream(OperatorCall& call) {
+  const auto arguments = call.arguments();
+  const at::Tensor& tensor = arguments[0].toTensor();
+  auto& storage = *tensor.storage().unsafeGetStorageImpl();
+  const libtorch::MemoryManager* const manager = ManagedMemory::manager_of(storage);
+  if (manager == nullptr) return;
+  // What was dropped has no memory; what it will have is made known when operators read it.
+  device().lend(ManagedMemory::memory_of(*manager), arguments[1].toStream());
+  call.answer({});
+}
+
+CallOnDevice::CallOnDevice(DeviceSide& side, OperatorCall& call, std::uint64_t signature)
+    : side_(side), budgets_(side.of_budget), call_(call), signature_(signature) {
+  budgets_.poll();
+  const c10::Device device = side_.device().device();
+  bytes_ = bytes_on(device, call.arguments());
+  const auto known = budgets_.sizes.bytes(signature_);
+  const std::int64_t wanted = known.value_or(bytes_ != 0 ? bytes_ : bytes_of_shape(call));
+  make_room_on(device, wanted, /*is_guess=*/!known);
+  promised_ = wanted;
+  side_.promised += promised_;
+  if (!budgets_.sizes.is_learnt(signature_)) peak_.emplace(device);
+  if (!budgets_.costs.is_learnt(signature_)) {
+    running_ = budgets_.timer.begin(side_.device().current_stream());
+  }
+}
+
+CallOnDevice::~CallOnDevice() {
+  const std::lock_guard<libtorch::LimitMutex> lock(libtorch::limit_mutex());
+  side_.promised -= promised_;
+}
+
+void CallOnDevice::proceed(const OperatorFacts& facts, Lock& lock) {
+  if (!can_be_made_again(call_, facts)) return call_.proceed();
+  const auto generator = libtorch::generator_of_draw(facts, call_.arguments());
+  if (facts.draws_random && !generator) return call_.proceed();
+  RandomState before;
+  if (generator) before = RandomState::of_generators({&*generator, 1});
+  // Kernels take their arguments off the stack, also where they fail.
+  const OperatorCall::Kept kept = call_.keep();
+  std::int64_t give_up = std::max(promised_, kLeastGivenUp);
+  for (bool is_first = true;; is_first = false, give_up *= 2) {
+    try {
+      return call_.proceed();
+    } catch (const c10::OutOfMemoryError&) {
+      const bool had_lock = lock.owns_lock();
+      if (!had_lock) lock.lock();
+      // The first time the allocator may find room without it.
+      if (!give_up_on(side_.device().device(), give_up) && !is_first) throw;
+      before.restore();
+      call_.put_back(kept);
+      if (peak_) peak_.emplace(side_.device().device());
+      running_.reset();
+      if (!had_lock) lock.unlock();
+    }
+  }
+}
+
+double CallOnDevice::learn() {
+  const std::int64_t all = bytes_ + bytes_on(side_.device().device(), call_.results());
+  if (peak_) budgets_.sizes.note(signature_, peak_->peak_above_start().count);
+  peak_.reset();
+  if (running_) {
+    if (budgets_.timer.end(std::move(*running_), side_.device().current_stream())) {
+      budgets_.timed.push_back({signature_, all});
+    }
+    running_.reset();
+  }
+  return budgets_.costs.seconds(signature_, all);
+}
+
+}  // namespace reprise::tape

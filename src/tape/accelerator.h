@@ -1,0 +1,119 @@
+// The part of a budget that an accelerator needs beside the tape's own: room is made before an
+// operator runs, not inside the allocation, since an accelerator's allocator asks nobody; times
+// come from events; streams read memory that is about to go.
+//
+// Streams. A value's memory belongs to the stream that was current when its operator ran, and its
+// allocator hands it out again for that stream. So every other stream that reads it is made known
+// to the allocator (recordStream) when it reads: whoever frees the memory later, the tape or the
+// program, it is not reused too early. What a replay has made on one stream is not there yet for
+// another one, which the program has not made wait for a replay that it does not know: it waits.
+//
+// Under libtorch::limit_mutex(), but for the calls of operators themselves.
+#pragma once
+
+#include <c10/core/Storage.h>
+
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <optional>
+
+#include "libtorch/accelerator_device.h"
+#include "libtorch/event_timer.h"
+#include "libtorch/memory_limit.h"
+#include "libtorch/operator_facts.h"
+#include "libtorch/operator_interceptor.h"
+#include "reprise/memory.h"
+#include "tape/operator_sizes.h"
+
+namespace reprise::tape {
+
+struct Producer;
+struct Value;
+
+// Of a budget, over all its steps.
+class Accelerator {
+ public:
+  explicit Accelerator(c10::Device on) : device(on) {}
+
+  const libtorch::AcceleratorDevice device;
+  OperatorSizes sizes;
+  DeviceCosts costs;
+  libtorch::EventTimer timer;
+  // The calls that the timer is asked about, in its order.
+  struct Timed {
+    std::uint64_t signature;
+    std::int64_t bytes;
+  };
+  std::deque<Timed> timed;
+
+  // Takes down what the device has finished meanwhile.
+  void poll();
+  // For a replay, with the copies of what it writes to.
+  std::int64_t bytes_to_replay(const Producer& producer) const;
+};
+
+// Of a step.
+class DeviceSide {
+ public:
+  explicit DeviceSide(Accelerator& budgets) : of_budget(budgets) {}
+
+  Accelerator& of_budget;
+  const libtorch::AcceleratorDevice& device() const { return of_budget.device; }
+
+  // An operator or a holder reads the value, on the current stream.
+  void used(Value& value);
+  // A replay has made it there.
+  void made_again(Value& value) const;
+  // An aten::record_stream, which would not know the memory behind its managed storage.
+  void record_stream(libtorch::OperatorCall& call);
+
+  // Whether all that was recorded so far was given to the stream that is current.
+  bool is_on_one_stream() const;
+
+  // Bytes that operators under way may still take.
+  std::int64_t promised = 0;
+
+ private:
+  // Until a second stream shows up all memory is the first one's, and read there alone.
+  std::optional<c10::StreamId> first_;
+  bool has_several_ = false;
+};
+
+// One operator call of the program: room before it, and what can be learnt from it.
+class CallOnDevice {
+ public:
+  // Makes room. Throws BudgetError where there is none and the call's bytes are known.
+  CallOnDevice(DeviceSide& side, libtorch::OperatorCall& call, std::uint64_t signature);
+  ~CallOnDevice();
+  CallOnDevice(const CallOnDevice&) = delete;
+  CallOnDevice& operator=(const CallOnDevice&) = delete;
+
+  // Runs the call. Where the device is out of memory, values are dropped and it is run again, with
+  // the generator that it draws from as it was, as long as that helps and the call has changed none
+  // of its arguments.
+  using Lock = std::unique_lock<libtorch::LimitMutex>;
+  void proceed(const libtorch::OperatorFacts& facts, Lock& lock);
+
+  // After the call, takes down what it took. Seconds that such calls take, by what is known so far.
+  double learn();
+
+ private:
+  DeviceSide& side_;
+  Accelerator& budgets_;
+  libtorch::OperatorCall& call_;
+  const std::uint64_t signature_;
+  std::int64_t bytes_ = 0;
+  std::int64_t promised_ = 0;
+  std::optional<PeakScope> peak_;
+  std::optional<libtorch::EventTimer::Running> running_;
+};
+
+// Of all steps that are under way on the device (session.cpp). Drops until that many bytes more can
+// be had within all their budgets. Throws BudgetError where they cannot, unless they are a guess.
+void make_room_on(c10::Device device, std::int64_t wanted, bool is_guess);
+// For a device that is full, whatever the budgets: gives up at least that many bytes, if there are
+// so many, and has the allocator return them. False if there were none.
+bool give_up_on(c10::Device device, std::int64_t bytes);
+
+}  // namespace reprise::tape
