@@ -11,6 +11,8 @@
 #include <mutex>
 #include <utility>
 
+#include "libtorch/managed_memory.h"
+
 namespace reprise::libtorch {
 namespace {
 
@@ -61,7 +63,11 @@ class AcceleratorEngine final : public TransferEngine {
     to.copy_(from, /*non_blocking=*/true);
   }
   void lend(const at::Tensor& tensor, c10::Stream stream) override {
-    guard_.recordDataPtrOnStream(tensor.storage().data_ptr(), stream);
+    // Allocators know their memory by its face, which a manager covers.
+    auto& storage = *tensor.storage().unsafeGetStorageImpl();
+    const MemoryManager* const manager = ManagedMemory::manager_of(storage);
+    guard_.recordDataPtrOnStream(
+        manager != nullptr ? ManagedMemory::memory_of(*manager) : storage.data_ptr(), stream);
   }
 
  private:

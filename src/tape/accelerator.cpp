@@ -71,6 +71,8 @@ bool can_be_made_again(const OperatorCall& call, const OperatorFacts& facts) {
 
 }  // namespace
 
+thread_local const CallOnDevice* CallOnDevice::running = nullptr;
+
 void Accelerator::poll() {
   while (const auto seconds = timer.poll()) {
     const Timed of = timed.front();
@@ -102,6 +104,12 @@ void DeviceSide::used(Value& value) {
       now, c10::Stream(c10::Stream::UNSAFE, now.device(), value.remade_on));
 }
 
+void DeviceSide::keep(const OperatorCall& call) {
+  libtorch::visit_arguments(call.arguments(), [&](const at::Tensor& tensor, std::size_t, int) {
+    if (tensor.defined() && tensor.has_storage()) kept_.push_back(tensor.storage());
+  });
+}
+
 bool DeviceSide::is_on_one_stream() const {
   return !has_several_ && (!first_ || *first_ == device().current_stream().id());
 }
@@ -122,22 +130,27 @@ void DeviceSide::record_stream(OperatorCall& call) {
 }
 
 CallOnDevice::CallOnDevice(DeviceSide& side, OperatorCall& call, std::uint64_t signature)
-    : side_(side), budgets_(side.of_budget), call_(call), signature_(signature) {
+    : outer_(running), side_(side), budgets_(side.of_budget), call_(call), signature_(signature) {
   budgets_.poll();
   const c10::Device device = side_.device().device();
   bytes_ = bytes_on(device, call.arguments());
   const auto known = budgets_.sizes.bytes(signature_);
   const std::int64_t wanted = known.value_or(bytes_ != 0 ? bytes_ : bytes_of_shape(call));
-  make_room_on(device, wanted, /*is_guess=*/!known);
-  promised_ = wanted;
-  side_.promised += promised_;
+  // Another step that this one is inside of, or the other way round, sees the same call.
+  if (outer_ == nullptr || outer_->side_.device().device() != device) {
+    make_room_on(device, wanted, /*is_guess=*/!known);
+    promised_ = wanted;
+    side_.promised += promised_;
+  }
   if (!budgets_.sizes.is_learnt(signature_)) peak_.emplace(device);
   if (!budgets_.costs.is_learnt(signature_)) {
     running_ = budgets_.timer.begin(side_.device().current_stream());
   }
+  running = this;
 }
 
 CallOnDevice::~CallOnDevice() {
+  running = outer_;
   const std::lock_guard<libtorch::LimitMutex> lock(libtorch::limit_mutex());
   side_.promised -= promised_;
 }

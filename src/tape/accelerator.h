@@ -17,6 +17,7 @@
 #include <deque>
 #include <mutex>
 #include <optional>
+#include <vector>
 
 #include "libtorch/accelerator_device.h"
 #include "libtorch/event_timer.h"
@@ -68,6 +69,11 @@ class DeviceSide {
   // An aten::record_stream, which would not know the memory behind its managed storage.
   void record_stream(libtorch::OperatorCall& call);
 
+  // The memory of the arguments stays until the step ends: a collective that goes on reading it
+  // cannot name its stream to the allocator.
+  void keep(const libtorch::OperatorCall& call);
+  void let_go() { kept_.clear(); }
+
   // Whether all that was recorded so far was given to the stream that is current.
   bool is_on_one_stream() const;
 
@@ -78,6 +84,7 @@ class DeviceSide {
   // Until a second stream shows up all memory is the first one's, and read there alone.
   std::optional<c10::StreamId> first_;
   bool has_several_ = false;
+  std::vector<c10::Storage> kept_;
 };
 
 // One operator call of the program: room before it, and what can be learnt from it.
@@ -99,6 +106,9 @@ class CallOnDevice {
   double learn();
 
  private:
+  static thread_local const CallOnDevice* running;
+
+  const CallOnDevice* const outer_;
   DeviceSide& side_;
   Accelerator& budgets_;
   libtorch::OperatorCall& call_;

@@ -188,6 +188,7 @@ void Recorder::begin(OperatorCall& call, const OperatorFacts& facts, Begun& begu
   if (facts.communicates) {
     begun.records = false;
     for (Value* value : begun.pinned) tape_.make_root(*value);
+    if (DeviceSide* const side = tape_.device_side()) side->keep(call);
   }
   note_writes(call, facts, begun);
   if (begun.records) take_down(call, begun);

@@ -30,15 +30,12 @@ class Recorder final : public libtorch::OperatorInterceptor {
   bool is_little(const libtorch::OperatorCall& call, const libtorch::OperatorFacts& facts,
                  const libtorch::CallForms::Found& found) const;
   void pass_by(libtorch::OperatorCall& call, libtorch::CallForm& form, Begun& begun,
-               std::unique_lock<libtorch::LimitMutex>& lock);
+               CallOnDevice::Lock& lock);
   bool makes_much(const libtorch::OperatorCall& call, const Begun& begun) const;
   void begin(libtorch::OperatorCall& call, const libtorch::OperatorFacts& facts, Begun& begun);
   void begin_parts(const at::Tensor& tensor, bool is_written, Begun& begun);
   void note_writes(libtorch::OperatorCall& call, const libtorch::OperatorFacts& facts,
                    Begun& begun);
-  using Lock = std::unique_lock<std::recursive_mutex>;
-  static void proceed(CallOnDevice& on_device, const libtorch::OperatorFacts& facts,
-                      const Begun& begun, Lock& lock);
   void take_down(const libtorch::OperatorCall& call, Begun& begun);
   void end(libtorch::OperatorCall& call, const libtorch::OperatorFacts& facts, Begun& begun);
 

@@ -415,6 +415,7 @@ void Tape::close(bool may_throw) {
     delete cell;
     forget_if_unwanted(value);
   }
+  if (side_ != nullptr) side_->let_go();
   // What has begun to die since leaves the list when its manager is told.
   while (cells_ != nullptr) wait();
 }

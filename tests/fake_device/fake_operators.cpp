@@ -4,6 +4,9 @@
 #include <ATen/Context.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/_reshape_alias_native.h>
+#include <ATen/ops/as_strided_native.h>
+#include <ATen/ops/view_native.h>
 #include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
 
@@ -259,6 +262,10 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("_copy_from", &copy_from);
   library.impl("set_.source_Storage_storage_offset", &set);
   library.impl("record_stream", &record_stream);
+  // Views look at no memory.
+  library.impl("as_strided", TORCH_FN(at::native::as_strided_tensorimpl));
+  library.impl("view", TORCH_FN(at::native::view));
+  library.impl("_reshape_alias", TORCH_FN(at::native::_reshape_alias));
 }
 
 }  // namespace

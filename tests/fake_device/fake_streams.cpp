@@ -3,7 +3,9 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <array>
+#include <utility>
 
 #include "tests/fake_device/fake_device.h"
 
@@ -158,7 +160,7 @@ class FakeGuard final : public c10::impl::DeviceGuardImplInterface {
     return current_streams.at(static_cast<std::size_t>(index_of(device)));
   }
   static c10::Stream stream_of(c10::Device device, c10::StreamId id) {
-    return {c10::Stream::UNSAFE, fake(index_of(device)), id};
+    return c10::Stream(c10::Stream::UNSAFE, fake(index_of(device)), id);
   }
 };
 

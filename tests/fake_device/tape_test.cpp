@@ -22,7 +22,9 @@ TEST_F(DeviceBudget, AStepFitsInHalfOfItsPeakWithTheSameGradients) {
     EXPECT_TRUE(same_bits(network.gradients_under(budget), plain)) << "step " << i;
     EXPECT_GT(budget.report().dropped, 0);
     EXPECT_GT(budget.report().replayed, 0);
-    if (i > 0) EXPECT_LE(budget.report().peak, budget.limit()) << "step " << i;
+    if (i > 0) {
+      EXPECT_LE(budget.report().peak, budget.limit()) << "step " << i;
+    }
   }
 }
 
@@ -33,7 +35,9 @@ TEST_F(DeviceBudget, WorkspacesAreLearntInTheFirstStep) {
   MemoryBudget budget(network.limit_at(0.6), on_fake());
   for (int i = 0; i < 4; ++i) {
     EXPECT_TRUE(same_bits(network.gradients_under(budget), plain)) << "step " << i;
-    if (i > 0) EXPECT_LE(budget.report().peak, budget.limit()) << "step " << i;
+    if (i > 0) {
+      EXPECT_LE(budget.report().peak, budget.limit()) << "step " << i;
+    }
   }
 }
 
@@ -187,7 +191,9 @@ TEST_F(DeviceBudget, BesideTheCpusEachKeepsItsOwn) {
     EXPECT_GT(host.report().dropped, 0);
     EXPECT_GT(device.report().dropped, 0);
     EXPECT_LE(host.report().peak, host.limit());
-    if (i > 0) EXPECT_LE(device.report().peak, device.limit());
+    if (i > 0) {
+      EXPECT_LE(device.report().peak, device.limit());
+    }
   }
 }
 

@@ -172,6 +172,8 @@ TEST_F(DeviceValues, StepsOnASideStreamAreExact) {
   let_wait(side, current_fake_stream());
   {
     const c10::StreamGuard guard(side);
+    EXPECT_TRUE(same_bits(network.gradients(), plain));
+    EXPECT_THAT(FakeMemory::hazards(), IsEmpty());
     EXPECT_TRUE(same_bits(network.gradients_under(budget_), plain));
   }
   let_wait(current_fake_stream(), side);
