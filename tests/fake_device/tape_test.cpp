@@ -222,7 +222,7 @@ TEST_F(DeviceBudget, OfSeveralDevicesEachKeepsItsOwn) {
 TEST_F(DeviceBudget, OfTwoOnOneDeviceTheSmallerBinds) {
   Network network(fake(0), 4, 64);
   const Tensors plain = network.gradients();
-  MemoryBudget small(network.limit_at(0.6), on_fake());
+  MemoryBudget small(network.limit_at(0.9), on_fake());
   MemoryBudget large(GiB(1), on_fake());
   for (int i = 0; i < 3; ++i) {
     auto outer = small.step();
