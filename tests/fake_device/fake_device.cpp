@@ -28,6 +28,8 @@ struct FakeHooks final : at::PrivateUse1HooksInterface {
   bool isBuilt() const override { return true; }
   bool isAvailable() const override { return true; }
   bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
+  // Any memory of the host will do.
+  at::Allocator* getPinnedMemoryAllocator() const override { return c10::GetAllocator(c10::kCPU); }
   const at::Generator& getDefaultGenerator(c10::DeviceIndex index) const override {
     if (index == -1) index = c10::impl::getDeviceGuardImpl(c10::kPrivateUse1)->getDevice().index();
     TORCH_CHECK(index < kFakeDevices, "no fake device has index ", static_cast<int>(index));

@@ -3,6 +3,8 @@
 #include <c10/core/StreamGuard.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <reprise/store.h>
+#include <torch/library.h>
 
 #include "tests/fake_device/tape_testing.h"
 
@@ -12,6 +14,12 @@ namespace {
 using namespace testing_support;
 using ::testing::Contains;
 using ::testing::IsEmpty;
+
+// A collective by its name.
+TORCH_LIBRARY_FRAGMENT(symm_mem, library) { library.def("reprise_read(Tensor tensor) -> ()"); }
+TORCH_LIBRARY_IMPL(symm_mem, PrivateUse1, library) {
+  library.impl("reprise_read", [](const at::Tensor&) {});
+}
 
 class DeviceValues : public OnFakeDevice {
  protected:
@@ -191,6 +199,48 @@ TEST_F(DeviceValues, CostsComeFromEventsThatAreReachedLate) {
   EXPECT_TRUE(same_bits(network.gradients_under(budget), plain));
   // What the fake device's clock says: a microsecond and more for each.
   EXPECT_GT(budget.report().replay_seconds, 1e-6 * static_cast<double>(budget.report().replayed));
+}
+
+TEST_F(DeviceValues, GoToTheHostWhereThatIsSooner) {
+  // Each would be made by a chain of operators.
+  const auto chain = [&] {
+    Tensors all;
+    at::Tensor y = x_;
+    for (int i = 0; i < 40; ++i) all.push_back(y = at::mm(y, y.t()).mm(y) * 1e-3);
+    return at::cat(all);
+  };
+  const at::Tensor plain = chain();
+  BudgetOptions options = paranoid_on_fake();
+  options.store = host_store();
+  MemoryBudget budget(GiB(1), options);
+  auto step = budget.step();
+  EXPECT_TRUE(same_bits(chain(), plain));
+  EXPECT_GT(budget.report().parked, 0);
+  EXPECT_GT(budget.report().loaded, 0);
+  step.finish();
+}
+
+TEST_F(DeviceValues, AStoreThatDoesNotTakeTheDevicesTensorsIsRefused) {
+  BudgetOptions options = on_fake();
+  options.store = disk_store({.folder = ::testing::TempDir()});
+  const auto text = testing::error_of<UsageError>([&] { MemoryBudget budget(GiB(1), options); });
+  EXPECT_THAT(text, ::testing::HasSubstr("fake:0; give it a host_store()"));
+}
+
+TEST_F(DeviceValues, WhatACollectiveWasGivenStaysUntilTheStepEnds) {
+  static const auto read = c10::Dispatcher::singleton()
+                               .findSchemaOrThrow("symm_mem::reprise_read", "")
+                               .typed<void(const at::Tensor&)>();
+  MemoryBudget budget(GiB(1), on_fake());
+  const Bytes before = live_bytes(fake(0));
+  auto step = budget.step();
+  at::Tensor y = x_.sin();
+  const Bytes with_y = live_bytes(fake(0));
+  read.call(y);
+  y.reset();
+  EXPECT_EQ(live_bytes(fake(0)), with_y);
+  step.finish();
+  EXPECT_EQ(live_bytes(fake(0)), before);
 }
 
 TEST_F(DeviceValues, WithoutEventsCostsAreByBytes) {
