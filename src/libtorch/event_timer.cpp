@@ -17,7 +17,7 @@ std::optional<EventTimer::Running> EventTimer::begin(c10::Stream stream) {
   if (!works_ || pending_.size() >= kMost) return std::nullopt;
   try {
     Running running(fresh(stream.device_type()));
-    running.start.record(stream);
+    running.start_.record(stream);
     return running;
   } catch (const c10::Error&) {
     works_ = false;
@@ -30,7 +30,7 @@ bool EventTimer::end(Running running, c10::Stream stream) {
   try {
     c10::Event end = fresh(stream.device_type());
     end.record(stream);
-    pending_.push_back({std::move(running.start), std::move(end)});
+    pending_.push_back({std::move(running.start_), std::move(end)});
     return true;
   } catch (const c10::Error&) {
     works_ = false;

@@ -21,8 +21,8 @@ class EventTimer {
   class Running {
    private:
     friend class EventTimer;
-    explicit Running(c10::Event event) : start(std::move(event)) {}
-    c10::Event start;
+    explicit Running(c10::Event event) : start_(std::move(event)) {}
+    c10::Event start_;
   };
   // None where nothing can be measured now.
   std::optional<Running> begin(c10::Stream stream);
