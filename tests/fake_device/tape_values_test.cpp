@@ -44,6 +44,7 @@ TEST_F(DeviceValues, CopiesAcrossDevicesAreRoots) {
   at::Tensor source = at::ones({});
   number.copy_(source);
   const at::Tensor doubled = copy * 2 + into + number;
+  for (const at::Tensor& root : {copy, into, number}) EXPECT_NO_THROW(root.const_data_ptr());
   // The buffer is used for the next batch.
   buffer.fill_(7);
   source.fill_(7);
