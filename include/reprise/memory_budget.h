@@ -56,7 +56,8 @@ class Budget;
 class Session;
 }  // namespace tape
 
-// The bytes cannot be had: everything that may go is gone.
+// The bytes cannot be had: everything that may go is gone. The text names the budget with which the
+// operator would have got them, rounded up and exactly; it, or a later one, may ask for more.
 class BudgetError : public Error {
  public:
   using Error::Error;
@@ -83,9 +84,11 @@ struct BudgetOptions {
   bool paranoid = false;
   // Where values go that it is sooner to move out and in again than to compute: a disk_store(), or
   // an exact store of your own that keeps them elsewhere than in memory of LibTorch's CPU
-  // allocator; for an accelerator a host_store(). What could not be parked or brought back is
-  // computed again, with a warning. It must not allocate memory of the device on threads of its own
-  // while it is called, nor be the store of an Offload scope inside of a step.
+  // allocator, which the budget counts: a memory_store() would free nothing and is refused, as are
+  // stores that are not exact or do not take the device's tensors. For an accelerator a
+  // host_store(). What could not be parked or brought back is computed again, with a warning. It
+  // must not allocate memory of the device on threads of its own while it is called, nor be the
+  // store of an Offload scope inside of a step.
   std::shared_ptr<Store> store = {};
   // Values below this size are not dropped: it would cost more than it frees.
   Bytes smallest = KiB(16);
@@ -113,8 +116,8 @@ struct StepReport {
 class MemoryBudget {
  public:
   // At most `limit` bytes on the device. Throws UsageError for a limit that is not positive, for a
-  // heuristic that is not known, for a device that is not there or whose allocator keeps no
-  // statistics, and where operators cannot be seen below autograd.
+  // heuristic that is not known, for a store that is of no use to it, for a device that is not there
+  // or whose allocator keeps no statistics, and where operators cannot be seen below autograd.
   explicit MemoryBudget(Bytes limit, BudgetOptions options = {});
   // That part of all the bytes that the device of the options has; of the CPU: the machine's
   // physical memory, or the limit of the process's control group where that is smaller. Memory that

@@ -6,6 +6,7 @@
 
 #include <cstring>
 #include <exception>
+#include <typeinfo>
 #include <utility>
 
 #include "libtorch/backends_only.h"
@@ -38,6 +39,14 @@ Parking::Parking(std::shared_ptr<Store> store, c10::Device device)
     throw UsageError("BudgetOptions.store: " + store_->name() +
                      " does not give values back bit by bit, and the step would not be the plain "
                      "one; give it an exact store");
+  }
+  // Its class is hidden, and its name anybody's.
+  const std::shared_ptr<Store> memory = memory_store();
+  const Store &given = *store_, &keeps_in_memory = *memory;
+  if (typeid(given) == typeid(keeps_in_memory)) {
+    throw UsageError("BudgetOptions.store: the " + store_->name() +
+                     " keeps values where they are, in memory that the budget counts, so that "
+                     "parking there would free nothing; give it a disk_store(), or none");
   }
 }
 

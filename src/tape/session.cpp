@@ -38,6 +38,35 @@ void flush_stores_on(c10::Device device, StepReport& waiting) {
   }
 }
 
+// As to_string(), and never less than there is: what a text asks for has to suffice.
+std::string rounded_up(Bytes bytes) {
+  const std::string text = to_string(bytes);
+  if (parse_bytes(text) >= bytes) return text;
+  const Bytes half_of_last_place = parse_bytes("0.05" + text.substr(text.find(' ')));
+  return to_string(bytes + half_of_last_place);
+}
+
+// Why `wanted` more bytes are not to be had, and what would do.
+std::string text_of_refusal(Bytes limit, Bytes live, Bytes wanted, const Tape::Undroppable& kept) {
+  const std::string who = Recorder::current_operator();
+  // Schemas' names have a namespace.
+  const bool is_operator = who.find("::") != std::string::npos;
+  const std::int64_t others = live.count - kept.roots - kept.pinned - kept.small;
+  const Bytes needed = live + wanted;
+  return "memory budget of " + to_string(limit) + ": " + who + " asks for " + to_string(wanted) +
+         ", and " + to_string(live) +
+         " are live that cannot be dropped now: " + to_string(Bytes(kept.roots)) +
+         " that no operator of the step made (parameters, gradients, inputs, buffers), " +
+         to_string(Bytes(kept.pinned)) +
+         (is_operator ? " in use by this operator or pinned, " : " in use or pinned, ") +
+         to_string(Bytes(kept.small)) + " in tensors too small to drop, " +
+         to_string(Bytes(others)) + " of temporaries and of what is not the step's. With " +
+         rounded_up(needed) + " (" + std::to_string(needed.count) + " bytes) " +
+         "this allocation would have fitted, and " +
+         (is_operator ? "this operator or later ones" : "later ones") +
+         " may need more; raise the budget, or make the batch smaller";
+}
+
 }  // namespace
 
 Budget::Budget(Bytes most, BudgetOptions chosen)
@@ -98,17 +127,7 @@ libtorch::LimitKeeper::Room Budget::make_room(std::int64_t wanted, bool is_guess
       kept.pinned += more.pinned;
       kept.small += more.small;
     }
-    const std::int64_t others = live.count - kept.roots - kept.pinned - kept.small;
-    const std::string text =
-        "memory budget of " + to_string(limit) + ": " + Recorder::current_operator() +
-        " asks for " + to_string(Bytes(wanted)) + ", and " + to_string(live) +
-        " are live that cannot be dropped now: " + to_string(Bytes(kept.roots)) +
-        " that no operator of the step made (parameters, gradients, inputs, buffers), " +
-        to_string(Bytes(kept.pinned)) + " in use by this operator or pinned, " +
-        to_string(Bytes(kept.small)) + " in tensors too small to drop, " +
-        to_string(Bytes(others)) + " of temporaries and of what is not the step's. With " +
-        to_string(live + Bytes(wanted)) +
-        " this operator could have run; raise the budget, or make the batch smaller";
+    const std::string text = text_of_refusal(limit, live, Bytes(wanted), kept);
     if (options.on_exceeded == OnExceeded::kThrow) throw BudgetError(text);
     if (!std::exchange(warned, true)) TORCH_WARN(text);
     return Room::kExceeded;

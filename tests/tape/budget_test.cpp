@@ -83,12 +83,55 @@ TEST(Budget, TooSmallIsAnErrorThatNamesTheOperatorAndTheNextStepWorks) {
         [&] { testing::gradients_under(budget, f, network.leaves()); });
     EXPECT_THAT(text, ::testing::HasSubstr("aten::"));
     EXPECT_THAT(text, ::testing::HasSubstr("asks for"));
-    EXPECT_THAT(text, ::testing::HasSubstr("this operator could have run"));
+    EXPECT_THAT(text, ::testing::HasSubstr("in use by this operator or pinned"));
+    EXPECT_THAT(text, ::testing::HasSubstr(" bytes) this allocation would have fitted, and this "
+                                           "operator or later ones may need more; raise the"));
   }
   testing::take_gradients(network.leaves());
   EXPECT_EQ(live_bytes(), before);
   MemoryBudget budget(GiB(64));
   EXPECT_TRUE(testing::same_bits(testing::gradients_under(budget, f, network.leaves()), plain));
+}
+
+// "With 20.1 KB (20056 bytes)": both figures.
+std::pair<Bytes, Bytes> asked_for(const std::string& text) {
+  const auto begin = text.find("With ") + 5, open = text.find(" (", begin);
+  return {parse_bytes(text.substr(begin, open - begin)), Bytes(std::stoll(text.substr(open + 2)))};
+}
+
+TEST(Budget, WhatTheErrorAsksForSuffices) {
+  std::int64_t rounded_away = 0;
+  for (std::int64_t width = 5000; width < 5020; ++width) {
+    const Tensor x = torch::ones({width});
+    const auto text_at = [&](Bytes limit) {
+      MemoryBudget budget(limit);
+      auto step = budget.step();
+      return testing::error_of<BudgetError>([&] { x.neg(); });
+    };
+    const auto [rounded, exact] = asked_for(text_at(live_bytes() + Bytes(100)));
+    EXPECT_GE(rounded, exact);
+    EXPECT_LE(static_cast<double>((rounded - exact).count), 0.1 * static_cast<double>(exact.count));
+    rounded_away += parse_bytes(to_string(exact)) < exact ? 1 : 0;
+    for (const Bytes enough : {rounded, exact}) {
+      MemoryBudget budget(enough);
+      auto step = budget.step();
+      EXPECT_NO_THROW(x.neg()) << enough.count;
+    }
+    EXPECT_NE(text_at(exact - Bytes(1)), "");
+  }
+  // Or nothing was tried.
+  EXPECT_GT(rounded_away, 0);
+}
+
+TEST(Budget, WithoutAnOperatorTheErrorSpeaksOfNone) {
+  MemoryBudget budget(live_bytes() + KiB(20));
+  auto step = budget.step();
+  const std::string text = testing::error_of<BudgetError>(
+      [] { c10::GetAllocator(c10::kCPU)->allocate(std::size_t{1} << 20); });
+  EXPECT_THAT(text, ::testing::HasSubstr(": an allocation outside of operators asks for 1.0 MB"));
+  EXPECT_THAT(text, ::testing::HasSubstr(" in use or pinned, "));
+  EXPECT_THAT(text, ::testing::HasSubstr("this allocation would have fitted, and later ones may"));
+  EXPECT_THAT(text, ::testing::Not(::testing::HasSubstr("this operator")));
 }
 
 TEST(Budget, AWarningMayTakeThePlaceOfTheError) {

@@ -272,5 +272,13 @@ TEST(Parking, RefusesStoresThatAreNotForIt) {
             "disk_store()");
 }
 
+TEST(ParkingOptions, AStoreThatFreesNothingIsRefused) {
+  EXPECT_EQ(
+      testing::error_of<UsageError>([] { MemoryBudget budget(GiB(1), {.store = memory_store()}); }),
+      "BudgetOptions.store: the memory store keeps values where they are, in memory that the "
+      "budget counts, so that parking there would free nothing; give it a disk_store(), or "
+      "none");
+}
+
 }  // namespace
 }  // namespace reprise
