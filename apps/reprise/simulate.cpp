@@ -64,6 +64,13 @@ std::optional<double> read_share(std::string_view text) {
 }
 
 Bytes read_budget(std::string_view text, Bytes plain_peak) {
+  if (text.find('+') < text.find_first_of("0123456789.")) {
+    throw UsageError(fmt::format(
+        "--budget is '{}': bytes above what is live before a step need a step that runs, as in "
+        "`reprise frontier`; give a share of the plain peak (0.5 or 50%) or all bytes (400MB, "
+        "8GiB)",
+        text));
+  }
   if (const auto share = read_share(text)) {
     return Bytes(static_cast<std::int64_t>(*share * static_cast<double>(plain_peak.count)));
   }

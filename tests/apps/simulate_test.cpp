@@ -116,6 +116,12 @@ TEST_F(Simulate, RefusesBudgetsThatAreNone) {
     expect_refusal({trace, "--budget", wrong},
                    std::string("--budget is '") + wrong + "': give a share of the plain peak");
   }
+  for (const char* above : {"+1MB", " +0.5", "+20kB"}) {
+    expect_refusal({trace, "--budget", above}, std::string("--budget is '") + above +
+                                                   "': bytes above what is live before a step need "
+                                                   "a step that runs");
+  }
+  expect_refusal({trace, "--budget", ""}, "an entry is empty");
   expect_refusal({trace, "--budget", "0.5,,0.3"}, "an entry is empty");
 }
 
