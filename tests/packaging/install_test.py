@@ -26,6 +26,21 @@ class InstalledPackage(ProjectTest):
         peaks = dict(re.findall(r"(plain|checkpoint) step \d+: loss [\d.e-]+, peak ([\d.]+) MB", text))
         self.assertLess(float(peaks["checkpoint"]), 0.7 * float(peaks["plain"]), text)
 
+    def test_the_budget_example_trains_in_half_the_bytes_to_the_same_bits(self):
+        example = self.folder / "budget"
+        shutil.copytree(SOURCE / "examples/budget", example)
+        code, text = self.configure(example, f"-DCMAKE_PREFIX_PATH={self.prefix}")
+        self.assertEqual(code, 0, text)
+        code, text = self.build()
+        self.assertEqual(code, 0, text)
+        for network, size in (("gan", 64), ("transformer", 64)):
+            code, text = run(self.folder / "build/budget", network, size, 3)
+            self.assertEqual(code, 0, text)
+            self.assertEqual(text.count("same bits"), 3, text)
+            self.assertNotIn("the last step dropped 0 values", text)
+        code, text = run(self.folder / "build/budget", "perceptron")
+        self.assertEqual((code, text.strip()), (2, "budget: the network is 'perceptron'; give gan or transformer"))
+
     def test_another_minor_version_of_libtorch_is_refused_with_the_remedy(self):
         torch = self.made_up_torch("2.12.1")
         code, text = self.configure(self.example, f"-DCMAKE_PREFIX_PATH={self.prefix}", f"-DREPRISE_TORCH_DIR={torch}")
