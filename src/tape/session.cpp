@@ -46,13 +46,20 @@ std::string rounded_up(Bytes bytes) {
   return to_string(bytes + half_of_last_place);
 }
 
+// malloc may hand out more than it is asked for, and that is what counts: the rest of a chunk, or
+// of a page where it maps memory of its own.
+Bytes most_handed_out(Bytes wanted) {
+  constexpr std::int64_t kMaps = 128 << 10, kRestOfChunk = 64, kRestOfPage = 4096 + 128;
+  return wanted + Bytes(wanted.count < kMaps ? kRestOfChunk : kRestOfPage);
+}
+
 // Why `wanted` more bytes are not to be had, and what would do.
 std::string text_of_refusal(Bytes limit, Bytes live, Bytes wanted, const Tape::Undroppable& kept) {
   const std::string who = Recorder::current_operator();
   // Schemas' names have a namespace.
   const bool is_operator = who.find("::") != std::string::npos;
   const std::int64_t others = live.count - kept.roots - kept.pinned - kept.small;
-  const Bytes needed = live + wanted;
+  const Bytes needed = live + most_handed_out(wanted);
   return "memory budget of " + to_string(limit) + ": " + who + " asks for " + to_string(wanted) +
          ", and " + to_string(live) +
          " are live that cannot be dropped now: " + to_string(Bytes(kept.roots)) +
