@@ -19,13 +19,6 @@ constexpr double kMicroseconds = 1e6;
 
 }  // namespace
 
-ChromeTrace::ChromeTrace(const std::string& file) : path_(file) {
-  file_.reset(std::fopen(file.c_str(), "w"));
-  if (file_) return;
-  throw UsageError(fmt::format("cannot write {} ({}); choose another file with --trace-out", file,
-                               std::generic_category().message(errno)));
-}
-
 void ChromeTrace::recorded(const Operator& done) noexcept {
   add(Event::Kind::kOperator, done.name, done.seconds, Bytes(0), done.live);
 }
@@ -66,7 +59,7 @@ void ChromeTrace::add(Event::Kind kind, std::string_view name, double seconds, B
 }
 
 void ChromeTrace::write(const std::string& text) {
-  if (lost_.empty() && std::fputs(text.c_str(), file_.get()) < 0) {
+  if (lost_.empty() && std::fputs(text.c_str(), file_) < 0) {
     lost_ = std::generic_category().message(errno);
   }
 }
@@ -127,7 +120,7 @@ void ChromeTrace::close(const std::string& step) {
                                 {"ts", 0.0},
                                 {"dur", end * kMicroseconds}};
   write(whole.dump() + "\n]}\n");
-  if (lost_.empty() && std::fflush(file_.get()) != 0) {
+  if (lost_.empty() && std::fflush(file_) != 0) {
     lost_ = std::generic_category().message(errno);
   }
   if (lost_.empty()) return;

@@ -6,17 +6,17 @@
 
 #include <chrono>
 #include <cstdio>
-#include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace reprise::app {
 
 class ChromeTrace final : public BudgetObserver {
  public:
-  // Makes or replaces the file. Throws UsageError, naming it and the reason, if that cannot be.
-  explicit ChromeTrace(const std::string& file);
+  // Writes to `file`, which must live until close(); `path` is its name for texts.
+  ChromeTrace(std::FILE* file, std::string path) : path_(std::move(path)), file_(file) {}
 
   void recorded(const Operator& done) noexcept override;
   void dropped(const Value& value) noexcept override;
@@ -43,11 +43,8 @@ class ChromeTrace final : public BudgetObserver {
   void write(const std::string& text);
   void write(const Event& event);
 
-  struct Close {
-    void operator()(std::FILE* file) const { std::fclose(file); }
-  };
   std::string path_;
-  std::unique_ptr<std::FILE, Close> file_;
+  std::FILE* file_;
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   std::vector<Event> events_;
   std::vector<std::thread::id> threads_;

@@ -19,6 +19,7 @@
 #include "apps/reprise/arguments.h"
 #include "apps/reprise/commands.h"
 #include "apps/reprise/help.h"
+#include "apps/reprise/interrupt.h"
 #include "apps/reprise/streams.h"
 
 namespace reprise::app {
@@ -27,7 +28,6 @@ namespace {
 
 constexpr int kFailed = 1;
 constexpr int kBadInput = 2;
-constexpr int kOverBudget = 4;
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
@@ -80,6 +80,10 @@ std::string with_remedy(const std::string& where, const std::string& text) {
                      where.ends_with("train") ? ", or --strategy sqrt" : "");
 }
 
+std::string with_budget_remedy(const std::string& where, const std::string& text) {
+  return where.ends_with("train") ? text + kFrontierHint : text;
+}
+
 int report_lost_output(const std::string& where, const std::string& reason) {
   return report(where,
                 fmt::format("cannot write to standard output: {}; direct it to a place that can "
@@ -121,6 +125,8 @@ int parse_and_run(CLI::App& program, const Chosen& chosen, int argc, const char*
 int run_and_report(const std::string& where, const Chosen& chosen) {
   try {
     return chosen();
+  } catch (const Interrupted& end) {
+    return report(where, end.what(), exit_code_of_signal(end.signal()));
   } catch (const UsageError& error) {
     return report(where, error.what(), kBadInput);
   } catch (const c10::Error& error) {
@@ -128,7 +134,7 @@ int run_and_report(const std::string& where, const Chosen& chosen) {
   } catch (const std::bad_alloc&) {
     return report(where, with_remedy(where, "cannot allocate memory"), kFailed);
   } catch (const BudgetError& error) {
-    return report(where, error.what(), kOverBudget);
+    return report(where, with_budget_remedy(where, error.what()), kOverBudget);
   } catch (const Error& error) {
     return report(where, error.what(), kFailed);
   } catch (const std::exception& error) {

@@ -13,6 +13,12 @@
 
 namespace reprise::app {
 
+constexpr int kOverBudget = 4;
+
+// For errors of budgets: the figure in them is of one allocation, and the next may need more.
+constexpr const char* kFrontierHint =
+    " (`reprise frontier` with the same model finds the least that a step needs)";
+
 using Chosen = std::function<int()>;
 
 void add_train(CLI::App& program, Chosen& chosen);

@@ -12,6 +12,7 @@
 #include "apps/reprise/comparison_report.h"
 #include "apps/reprise/device.h"
 #include "apps/reprise/figures.h"
+#include "apps/reprise/interrupt.h"
 #include "apps/reprise/memory_need.h"
 #include "apps/reprise/streams.h"
 
@@ -39,9 +40,9 @@ std::vector<std::string> row_of(const Measured& each, const Measured& plain) {
   return row;
 }
 
-void print_table(const CompareOptions& options, const std::vector<Measured>& all, Network& network,
-                 const TextData& data) {
-  Facts facts = facts_of(options, network, data);
+void print_table(const CompareOptions& options, const std::vector<Measured>& all,
+                 Comparison& comparison, const TextData& data) {
+  Facts facts = facts_of(options, comparison, data);
   if (options.reentrant) facts.add("regions", "reentrant");
   print_result(facts.text() + "\n");
 
@@ -57,7 +58,8 @@ void print_table(const CompareOptions& options, const std::vector<Measured>& all
       "step\n");
 }
 
-void print_json(const CompareOptions& options, const std::vector<Measured>& all, Network& network) {
+void print_json(const CompareOptions& options, const std::vector<Measured>& all,
+                Comparison& comparison) {
   nlohmann::json rows = nlohmann::json::array();
   const Measured& plain = all.front();
   for (const Measured& each : all) {
@@ -65,15 +67,17 @@ void print_json(const CompareOptions& options, const std::vector<Measured>& all,
     rows.push_back(json_of(each, plain));
   }
   const nlohmann::json result = {{"options", describe(options)},
-                                 {"device", network.device().str()},
+                                 {"device", comparison.network().device().str()},
                                  {"threads", at::get_num_threads()},
-                                 {"timed_steps", options.steps},
+                                 {"timed_steps", all.front().milliseconds.size()},
+                                 {"live_before_step_bytes", comparison.live().count},
                                  {"strategies", rows}};
   // A strategy may name a folder, whose name need not be text.
   print_result(result.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }
 
 int compare(CompareOptions options) {
+  const InterruptScope interrupt;
   check(options);
   const c10::Device device = parse_device(options.device);
   check_memory(options, kCopiesOfWeights, device);
@@ -82,10 +86,10 @@ int compare(CompareOptions options) {
   const TextData data = load_text(options.data);
   check_context(data, options.gpt.context);
 
+  interrupt.end_if_interrupted("anything was measured");
   Comparison comparison(options, data, device);
   const int signal = comparison.run(all);
-  options.json ? print_json(options, all, comparison.network())
-               : print_table(options, all, comparison.network(), data);
+  options.json ? print_json(options, all, comparison) : print_table(options, all, comparison, data);
   return report_end("reprise compare", signal, report_differences(all));
 }
 

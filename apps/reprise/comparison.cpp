@@ -11,10 +11,12 @@
 #include <exception>
 #include <utility>
 
+#include "apps/reprise/commands.h"
 #include "apps/reprise/device.h"
 #include "apps/reprise/failure.h"
 #include "apps/reprise/figures.h"
 #include "apps/reprise/interrupt.h"
+#include "apps/reprise/park.h"
 #include "apps/reprise/progress.h"
 #include "apps/reprise/streams.h"
 
@@ -59,7 +61,7 @@ std::vector<Measured> strategies_to_measure(const std::vector<std::string>& name
 }
 
 Comparison::Comparison(const CompareOptions& options, const TextData& data, c10::Device device)
-    : options_(options), data_(data), network_(options, device) {
+    : options_(options), data_(data), network_(options, device), store_(open_park(options.park)) {
   // Kernels that add in any order would differ from run to run by themselves.
   if (!device.is_cpu()) at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);
   clock_.watch(network_);
@@ -95,6 +97,7 @@ int Comparison::run(std::vector<Measured>& all) {
   for (std::int64_t round = 0; round <= options_.steps; ++round) {
     GradientBits expected;
     for (Measured& each : all) {
+      if (!all.front().is_examined) interrupt.end_if_interrupted("anything was measured");
       if (interrupt.signal() != 0) return interrupt.signal();
       if (!each.failure.empty()) continue;
       line.show({fmt::format("round {}/{}", round + 1, options_.steps + 1), escape(each.name)});
@@ -128,27 +131,48 @@ void Comparison::measure(Measured& measured, std::int64_t round, GradientBits& e
   }
 }
 
+// One plain step that makes its gradients itself, as training does.
+void Comparison::measure_training() {
+  const Bytes moments = moment_bytes(*network_.model());
+  network_.model()->zero_grad();
+  const PeakScope memory(network_.device());
+  network_.run_backward(begin_round(0), models::Strategy::parse("none"));
+  training_ = need_of_training(*network_.model(), memory.live_at_start() + moments,
+                               memory.peak() + moments);
+  network_.model()->zero_grad();
+  allocate_gradients(*network_.model());
+}
+
 // What it comes to is known once the plain step has been measured.
-void Comparison::open_budget(Measured& measured) const {
+void Comparison::open_budget(Measured& measured) {
   if (!measured.asked) return;
-  measured.limit = measured.asked->limit(live_, peak_);
+  if (measured.asked->is_share()) {
+    if (!training_) measure_training();
+    measured.training_limit = measured.asked->limit(training_->live, training_->peak);
+    measured.limit = live_ + (measured.training_limit - training_->live);
+  } else {
+    measured.limit = measured.asked->limit(live_, peak_);
+  }
   measured.budget = make_budget(measured.limit);
 }
 
 std::shared_ptr<MemoryBudget> Comparison::make_budget(Bytes limit) const {
-  return std::make_shared<MemoryBudget>(
-      limit, BudgetOptions{.heuristic = options_.heuristic,
-                           .verify = options_.determinism == "values",
-                           .replay_limit = std::chrono::duration<double>(kMostReplays * seconds_)});
+  BudgetOptions budget = budget_options(options_, store_);
+  budget.replay_limit = std::chrono::duration<double>(kMostReplays * seconds_);
+  return std::make_shared<MemoryBudget>(limit, std::move(budget));
 }
 
 // Everything that decides the gradients depends on the round alone.
-double Comparison::seconds_of_step(const Measured& measured, std::int64_t round) {
-  clear_gradients(*network_.model());
+Batch Comparison::begin_round(std::int64_t round) {
   const auto starts = random_starts(options_.seed, round, options_.batch, data_.training.size(),
                                     options_.gpt.context);
-  const Batch batch = cut(data_.training, starts, options_.gpt.context, network_.device());
   at::manual_seed(static_cast<std::uint64_t>(options_.seed) + static_cast<std::uint64_t>(round));
+  return cut(data_.training, starts, options_.gpt.context, network_.device());
+}
+
+double Comparison::seconds_of_step(const Measured& measured, std::int64_t round) {
+  clear_gradients(*network_.model());
+  const Batch batch = begin_round(round);
   synchronize(network_.device());
   const auto start = std::chrono::steady_clock::now();
   std::optional<MemoryBudget::Step> managed;
@@ -190,7 +214,8 @@ int report_differences(const std::vector<Measured>& all, const std::string& comm
     }
     const bool failed = !each.failure.empty() && !(expects_misfits && each.is_over_budget);
     if (failed) {
-      print_error_line(fmt::format("{}: {} failed: {}", command, each.name, each.failure));
+      print_error_line(fmt::format("{}: {} failed: {}{}", command, each.name, each.failure,
+                                   each.is_over_budget ? kFrontierHint : ""));
     }
     if (each.difference || failed) exit_code = 1;
   }

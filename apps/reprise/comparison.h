@@ -5,6 +5,9 @@
 // measures memory and the time spent recomputing; later ones only the clock. Gradients are
 // allocated beforehand: what is measured is forward and backward.
 //
+// A training step has AdamW's moments beside, and no gradients before it. A budget that is a share
+// is that of a training step: activations get the same room here as there.
+//
 // A strategy that fails (a budget that is too small, a disk that is full) is left out from then on,
 // and the others go on.
 #pragma once
@@ -28,6 +31,7 @@
 #include "apps/reprise/options.h"
 #include "apps/reprise/recompute_clock.h"
 #include "apps/reprise/text_data.h"
+#include "apps/reprise/training_need.h"
 #include "models/strategy.h"
 
 namespace reprise::app {
@@ -40,7 +44,8 @@ struct Measured {
   std::string name;
   models::Strategy strategy;
   std::optional<AskedBudget> asked;
-  Bytes limit;                           // that `asked` comes to
+  Bytes limit;                           // that `asked` comes to, in these steps
+  Bytes training_limit;                  // and in those of `reprise train`
   std::shared_ptr<MemoryBudget> budget;  // of so much
   reprise::StepReport tape;              // of its first step
   std::string failure;                   // why there is no more of it; empty: nothing failed
@@ -75,9 +80,11 @@ class Comparison {
   // Of the plain step, and live before it.
   Bytes plain_peak() const { return peak_; }
   Bytes live() const { return live_; }
+  // What shares are shares of, once there was one.
+  const std::optional<TrainingNeed>& training() const { return training_; }
 
-  // Throws what the plain step throws before there is anything to compare. Returns 0, or the signal
-  // that has ended it early.
+  // Throws what the plain step throws before there is anything to compare, and Interrupted where a
+  // signal came before. Returns 0, or the signal that has ended it early.
   int run(std::vector<Measured>& all);
   Network& network() { return network_; }
 
@@ -85,7 +92,9 @@ class Comparison {
   double seconds_of_step(const Measured& measured, std::int64_t round);
   void warm_up(const Measured& plain);
   std::shared_ptr<MemoryBudget> make_budget(Bytes limit) const;
-  void open_budget(Measured& measured) const;
+  void open_budget(Measured& measured);
+  void measure_training();
+  Batch begin_round(std::int64_t round);
   void examine(Measured& measured);
   void time(Measured& measured, std::int64_t round);
   void measure(Measured& measured, std::int64_t round, GradientBits& expected);
@@ -98,6 +107,8 @@ class Comparison {
   // Of the plain step.
   Bytes live_, peak_;
   double seconds_ = 0;
+  std::optional<TrainingNeed> training_;
+  std::shared_ptr<Store> store_;  // of budgets; null: none
   // A graph older than those of the steps; see measure().
   at::Tensor oldest_;
 };

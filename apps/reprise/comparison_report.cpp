@@ -3,19 +3,33 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 namespace reprise::app {
 
+nlohmann::json per_step(const reprise::StepReport& sum, std::size_t steps) {
+  const auto mean = [&](auto total) {
+    return static_cast<double>(total) / static_cast<double>(std::max<std::size_t>(steps, 1));
+  };
+  return {{"operators", mean(sum.operators)},
+          {"dropped", mean(sum.dropped)},
+          {"dropped_bytes", mean(sum.dropped_bytes.count)},
+          {"replayed", mean(sum.replayed)},
+          {"replay_ms", mean(1e3 * sum.replay_seconds)},
+          {"parked", mean(sum.parked)},
+          {"parked_bytes", mean(sum.parked_bytes.count)},
+          {"transfer_ms", mean(1e3 * sum.transfer_seconds)}};
+}
+
 namespace {
 
 nlohmann::json budget_of(const Measured& each) {
-  return {{"budget_bytes", each.limit.count},
-          {"dropped", each.tape.dropped},
-          {"dropped_bytes", each.tape.dropped_bytes.count},
-          {"replayed", each.tape.replayed},
-          {"replay_seconds", each.tape.replay_seconds},
-          {"fits", !each.is_over_budget}};
+  nlohmann::json budget = {{"budget_bytes", each.limit.count},
+                           {"fits", !each.is_over_budget},
+                           {"per_step", per_step(each.tape, 1)}};
+  if (each.asked->is_share()) budget["training_budget_bytes"] = each.training_limit.count;
+  return budget;
 }
 
 }  // namespace
@@ -39,8 +53,9 @@ nlohmann::json json_of(const Measured& each, const Measured& plain) {
                  {"gradients_equal", !each.difference}});
   }
   if (!each.milliseconds.empty()) {
-    json.update(
-        {{"ms_per_step", each.typical_milliseconds()}, {"ratio_to_none", each.ratio_to(plain)}});
+    json.update({{"timed_steps", each.milliseconds.size()},
+                 {"ms_per_step", each.typical_milliseconds()},
+                 {"ratio_to_none", each.ratio_to(plain)}});
   }
   if (each.asked) json.update(budget_of(each));
   if (!each.failure.empty()) json["failure"] = each.failure;
@@ -48,11 +63,26 @@ nlohmann::json json_of(const Measured& each, const Measured& plain) {
   return json;
 }
 
-Facts facts_of(const CompareOptions& options, Network& network, const TextData& data) {
+std::string misfits_of(const std::vector<Measured>& all) {
+  std::string text;
+  for (const Measured& each : all) {
+    if (each.is_over_budget) text += fmt::format("{}: {}\n", escape(each.name), each.failure);
+  }
+  return text;
+}
+
+Facts facts_of(const CompareOptions& options, Comparison& comparison, const TextData& data) {
   Facts facts;
+  Network& network = comparison.network();
   network.describe(facts);
   facts.add("data", fmt::format("{}, {} sequences a step", data.origin, options.batch));
   facts.add("machine", describe_machine(options, network.device()));
+  if (const auto& training = comparison.training()) {
+    facts.add("shares",
+              fmt::format("of {}, the peak of a plain training step: with AdamW's moments, and "
+                          "without gradients before it",
+                          to_string(training->peak)));
+  }
   return facts;
 }
 

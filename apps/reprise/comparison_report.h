@@ -2,6 +2,7 @@
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 
 #include "apps/reprise/comparison.h"
@@ -17,10 +18,16 @@ bool is_shown(const Measured& each);
 std::string verdict_of(const Measured& each);
 std::string percent(double part);  // "12 %"
 
+// Of `sum` over so many steps under a budget: the means that a step comes to.
+nlohmann::json per_step(const reprise::StepReport& sum, std::size_t steps);
+
 // What is there: a strategy that failed, or was interrupted, lacks some of it.
 nlohmann::json json_of(const Measured& each, const Measured& plain);
 
-// The model, the data and the machine.
-Facts facts_of(const CompareOptions& options, Network& network, const TextData& data);
+// The model, the data, the machine, and what shares are of, if there were any.
+Facts facts_of(const CompareOptions& options, Comparison& comparison, const TextData& data);
+
+// A line for each budget that was too small, with the reason.
+std::string misfits_of(const std::vector<Measured>& all);
 
 }  // namespace reprise::app

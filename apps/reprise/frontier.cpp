@@ -6,14 +6,11 @@
 
 #include <CLI/App.hpp>
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
-#include <cstdio>
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <system_error>
 
 #include "apps/reprise/commands.h"
 #include "apps/reprise/comparison.h"
@@ -21,15 +18,19 @@
 #include "apps/reprise/device.h"
 #include "apps/reprise/figures.h"
 #include "apps/reprise/frontier_chart.h"
+#include "apps/reprise/interrupt.h"
 #include "apps/reprise/memory_need.h"
+#include "apps/reprise/new_file.h"
 #include "apps/reprise/overlaps.h"
 #include "apps/reprise/progress.h"
-#include "apps/reprise/sealed_file.h"
 #include "apps/reprise/streams.h"
 
 namespace reprise::app {
 
 namespace {
+
+constexpr const char* kCommand = "reprise frontier";
+constexpr const char* kAnything = "anything was measured";
 
 // The weights, their gradients, and the bits of the gradients that are the yardstick.
 constexpr int kCopiesOfWeights = 3;
@@ -79,12 +80,14 @@ class Search {
 
  private:
   bool is_enough(double part) {
+    interrupt_.end_if_interrupted(kAnything);
     line_.show({fmt::format("searching: {}", to_string(budget_of(part)))});
     const auto milliseconds = comparison_.milliseconds_within(budget_of(part));
     return milliseconds && *milliseconds <= kSlowest * plain_;
   }
 
   Comparison& comparison_;
+  const InterruptScope interrupt_;
   ProgressLine line_;
   double plain_ = 0;
 };
@@ -141,9 +144,9 @@ std::vector<std::string> row_of(const Measured& each, const Measured& plain) {
   return row;
 }
 
-void print_table(const FrontierOptions& options, const std::vector<Measured>& all, Network& network,
-                 const TextData& data) {
-  print_result(facts_of(options, network, data).text() + "\n");
+void print_table(const FrontierOptions& options, const std::vector<Measured>& all,
+                 Comparison& comparison, const TextData& data) {
+  print_result(facts_of(options, comparison, data).text() + "\n");
   Table table({"budget", "peak", "activations", "of none", "ms/step", "of none", "spread",
                "replayed", "same gradients"});
   for (const Measured& each : all) {
@@ -153,6 +156,8 @@ void print_table(const FrontierOptions& options, const std::vector<Measured>& al
   print_result(
       "peak: bytes alive at once, with weights and gradients; activations: above those before the "
       "step\n");
+  const std::string misfits = misfits_of(all);
+  if (!misfits.empty()) print_result("\nwhat does not fit:\n" + misfits);
 }
 
 void print_json(const FrontierOptions& options, const std::vector<Measured>& all,
@@ -168,7 +173,7 @@ void print_json(const FrontierOptions& options, const std::vector<Measured>& all
   const nlohmann::json result = {{"options", describe(options)},
                                  {"device", comparison.network().device().str()},
                                  {"threads", at::get_num_threads()},
-                                 {"timed_steps", options.steps},
+                                 {"timed_steps", all.front().milliseconds.size()},
                                  {"live_before_step_bytes", comparison.live().count},
                                  {"points", rows}};
   print_result(result.dump(2) + "\n");
@@ -181,9 +186,9 @@ Chart chart_of(const FrontierOptions& options, const std::vector<Measured>& all,
   chart.subtitle = fmt::format(
       "GPT, {} layers of width {}, context {}, batch {}, {} attention, {}; median of {} steps",
       options.gpt.layers, options.gpt.width, options.gpt.context, options.batch, options.attention,
-      describe_machine(options, comparison.network().device()), options.steps);
+      describe_machine(options, comparison.network().device()), all.front().milliseconds.size());
   for (const Measured& each : all) {
-    if (each.asked && each.is_over_budget && !each.is_examined) {
+    if (each.asked && each.is_over_budget && !each.is_examined && each.limit > comparison.live()) {
       chart.misfits.push_back((each.limit - comparison.live()).megabytes());
     }
     if (each.milliseconds.empty()) continue;
@@ -200,37 +205,56 @@ Chart chart_of(const FrontierOptions& options, const std::vector<Measured>& all,
   return chart;
 }
 
-// Before anything is measured in vain. What is there is not touched.
-void require_writable(const FrontierOptions& options) {
-  if (options.svg.empty()) return;
+// Begun before anything is measured in vain; null if there is to be none.
+std::unique_ptr<NewFile> begin_svg(const FrontierOptions& options) {
+  if (options.svg.empty()) return nullptr;
   refuse_overlap("--svg", options.svg, options.data);
-  if (std::FILE* const file = std::fopen(options.svg.c_str(), "a")) {
-    std::fclose(file);
-    return;
+  return std::make_unique<NewFile>(options.svg, "--svg");
+}
+
+void write_svg(NewFile& svg, const Chart& chart) {
+  try {
+    svg.write(svg_of(chart));
+    svg.take_place();
+  } catch (const Error& error) {
+    throw Error(fmt::format("{}; free space or choose another file with --svg", error.what()));
   }
-  throw UsageError(fmt::format("cannot write {} ({}); choose another file with --svg", options.svg,
-                               std::generic_category().message(errno)));
+}
+
+// The exit code. That some budgets do not fit is what is to be found out; where none does, nothing
+// was.
+int report_misfits(const std::vector<Measured>& all) {
+  const auto fits = [](const Measured& each) { return each.asked && each.failure.empty(); };
+  if (std::ranges::any_of(all, fits)) return 0;
+  print_error_line(
+      fmt::format("{}: a step can be run in none of these budgets, for the reasons "
+                  "above; give larger --budgets, or none, to search for the least",
+                  kCommand));
+  return kOverBudget;
 }
 
 int frontier(FrontierOptions options) {
+  const InterruptScope interrupt;
   check(options);
   const c10::Device device = parse_device(options.device);
   check_memory(options, kCopiesOfWeights, device);
-  require_writable(options);
+  const std::unique_ptr<NewFile> svg = begin_svg(options);
   std::vector<Measured> all = strategies_to_measure({"none", "every-block"}, device);
   if (options.threads > 0) at::set_num_threads(options.threads);
   const TextData data = load_text(options.data);
   check_context(data, options.gpt.context);
+  interrupt.end_if_interrupted(kAnything);
 
   Comparison comparison(options, data, device);
   add_budgets(options, comparison, all);
   const int signal = comparison.run(all);
-  options.json ? print_json(options, all, comparison)
-               : print_table(options, all, comparison.network(), data);
-  const bool is_drawn = !options.svg.empty() && !all.front().milliseconds.empty();
-  if (is_drawn) replace_file(options.svg, {svg_of(chart_of(options, all, comparison))});
-  constexpr const char* kCommand = "reprise frontier";
-  return report_end(kCommand, signal, report_differences(all, kCommand, /*expects_misfits=*/true));
+  options.json ? print_json(options, all, comparison) : print_table(options, all, comparison, data);
+  if (svg && !all.front().milliseconds.empty()) {
+    write_svg(*svg, chart_of(options, all, comparison));
+  }
+  const int differences = report_differences(all, kCommand, /*expects_misfits=*/true);
+  if (signal != 0 || differences != 0) return report_end(kCommand, signal, differences);
+  return report_misfits(all);
 }
 
 }  // namespace

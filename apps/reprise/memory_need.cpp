@@ -82,7 +82,7 @@ void check_memory(const RunOptions& options, int copies, c10::Device device) {
 }
 
 void check_verification_memory(const TrainOptions& options, c10::Device device) {
-  const bool measures_share = options.budget.ends_with('%');
+  const bool measures_share = options.budget && options.budget->ends_with('%');
   if ((options.verify == 0 && !measures_share) || !device.is_cpu()) return;
   // Between forward and backward there are no gradients yet, and before the second step nothing of
   // the optimizer's.
@@ -94,7 +94,7 @@ void check_verification_memory(const TrainOptions& options, c10::Device device) 
       "{} runs steps of strategy none, which need at least {} for --layers {} at --batch "
       "{}, and this machine has {}; choose a smaller --batch, --context or --layers, or {}",
       options.verify > 0 ? fmt::format("--verify {}", options.verify)
-                         : fmt::format("--budget {}", options.budget),
+                         : fmt::format("--budget {}", *options.budget),
       text_of(needed), options.gpt.layers, options.batch, text_of(physical_memory()),
       options.verify > 0 ? "leave out --verify" : "give the budget in bytes"));
 }

@@ -1,20 +1,17 @@
-// The file is opened at the start of a run, so that a wrong path is refused before any work is
-// done.
+// The file is begun beside its place at the start of a run, so that a wrong path is refused before
+// any work is done, and moved there with the first line.
 #include "apps/reprise/metrics.h"
 
 #include <fmt/format.h>
 #include <reprise/error.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <exception>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <system_error>
 
 #include "apps/reprise/regular_file.h"
-#include "apps/reprise/sealed_file.h"
 
 namespace reprise::app {
 
@@ -57,40 +54,30 @@ std::string lines_before(const std::string& path, std::int64_t first_step) {
   return kept;
 }
 
-// Aside first, so that a full disk or a kill costs no line of the earlier run.
-void drop_lines_from(const std::string& path, std::int64_t first_step) {
-  try {
-    // A link stays one; what is no file, such as a pipe, holds nothing to drop.
-    std::error_code error;
-    if (!fs::is_regular_file(path, error)) return;
-    const std::string kept = lines_before(path, first_step);
-    if (first_step > 1) replace_file(fs::canonical(path), {kept});
-  } catch (const UsageError&) {
-    throw;
-  } catch (const std::exception& error) {
-    throw UsageError(fmt::format("{}; {}", error.what(), kRemedy));
-  }
+std::string lines_to_keep(const std::string& path, std::int64_t first_step) {
+  // What is no file, such as a pipe, holds nothing to keep.
+  std::error_code error;
+  if (!fs::is_regular_file(path, error)) return "";
+  return lines_before(path, first_step);
 }
 
 }  // namespace
 
-MetricsFile::MetricsFile(const std::string& path, std::int64_t first_step) : path_(path) {
+MetricsFile::MetricsFile(const std::string& path, std::int64_t first_step) {
   if (path.empty()) return;
-  drop_lines_from(path, first_step);
-  file_.reset(std::fopen(path.c_str(), first_step > 1 ? "a" : "w"));
-  if (!file_) {
-    throw UsageError(fmt::format("cannot write {} ({}); {}", path,
-                                 std::generic_category().message(errno), kRemedy));
+  const std::string kept = lines_to_keep(path, first_step);
+  file_ = std::make_unique<NewFile>(path, "--metrics");
+  try {
+    file_->write(kept);
+  } catch (const Error& error) {
+    throw UsageError(fmt::format("{}; {}", error.what(), kRemedy));
   }
 }
 
 void MetricsFile::write(const nlohmann::json& object) {
   if (!file_) return;
-  const std::string line = object.dump() + "\n";
-  if (std::fputs(line.c_str(), file_.get()) < 0 || std::fflush(file_.get()) != 0) {
-    throw Error(
-        fmt::format("cannot write to {}: {}", path_, std::generic_category().message(errno)));
-  }
+  file_->write(object.dump() + "\n");
+  file_->take_place();
 }
 
 }  // namespace reprise::app

@@ -2,29 +2,26 @@
 #pragma once
 
 #include <cstdint>
-#include <cstdio>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+
+#include "apps/reprise/new_file.h"
 
 namespace reprise::app {
 
 class MetricsFile {
  public:
-  // path empty: write() does nothing. first_step 1: an existing file is replaced; later: its lines
-  // for earlier steps are kept, and those that the resumed run will write again are dropped. Throws
-  // UsageError if the file cannot be written, or if it holds anything but metrics.
+  // path empty: write() does nothing. With the first line an existing file is replaced, and stays
+  // as it is if none comes; of its lines those before first_step are kept, for a resumed run.
+  // Throws UsageError if the file cannot be written, or if it holds anything but metrics.
   MetricsFile(const std::string& path, std::int64_t first_step);
 
   // One line, flushed. Throws Error, naming path and reason, if it cannot be written.
   void write(const nlohmann::json& object);
 
  private:
-  struct Close {
-    void operator()(std::FILE* file) const { std::fclose(file); }
-  };
-  std::string path_;
-  std::unique_ptr<std::FILE, Close> file_;
+  std::unique_ptr<NewFile> file_;
 };
 
 }  // namespace reprise::app

@@ -64,6 +64,11 @@ void OptionGroup::text(const char* option, const char* type, std::string& target
   })->default_str(target);
 }
 
+void OptionGroup::text(const char* option, const char* type, std::optional<std::string>& target,
+                       const char* help) {
+  add(option, type, help, [&target](const std::string& text) { target = text; });
+}
+
 void OptionGroup::whole(const char* option, std::int64_t& target, WholeRange range,
                         const char* help) {
   add(option, "N", help, [&target, option, range](const std::string& text) {

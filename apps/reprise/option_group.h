@@ -22,6 +22,8 @@ class OptionGroup {
   OptionGroup(CLI::App& command, const char* name) : command_(command), name_(name) {}
 
   void text(const char* option, const char* type, std::string& target, const char* help);
+  void text(const char* option, const char* type, std::optional<std::string>& target,
+            const char* help);
   void whole(const char* option, std::int64_t& target, WholeRange range, const char* help);
   void whole(const char* option, int& target, WholeRange range, const char* help);
   void whole(const char* option, std::optional<std::int64_t>& target, WholeRange range,

@@ -3,32 +3,19 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <reprise/error.h>
 #include <reprise/simulate.h>
 
 #include <algorithm>
-#include <iterator>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "apps/reprise/asked_budget.h"
-#include "apps/reprise/device.h"
 #include "apps/reprise/option_group.h"
-#include "apps/reprise/step_trace_file.h"
 #include "models/strategy.h"
 
 namespace reprise::app {
 
 namespace {
-
-void check_choice(const char* option, const std::string& value,
-                  const std::vector<std::string>& choices) {
-  if (std::ranges::find(choices, value) == choices.end()) {
-    throw UsageError(
-        fmt::format("{} is '{}': choose one of {}", option, value, fmt::join(choices, ", ")));
-  }
-}
 
 // Bounds that no run of this program needs to exceed, and that keep all products of sizes within
 // 64 bits.
@@ -95,119 +82,22 @@ void bind_regions(OptionGroup& group, RunOptions& options) {
              "--budget of what is dropped, too)");
 }
 
-void bind_heuristic(OptionGroup& group, RunOptions& options) {
+void bind_budget_options(OptionGroup& group, RunOptions& options) {
   group.text("--heuristic", "NAME", options.heuristic,
              fmt::format("which value goes first under a byte budget:\n{}",
                          fmt::join(heuristic_names(), ", "))
                  .c_str());
+  group.text("--park", "STORE", options.park,
+             "where values go under a byte budget that are sooner moved out and in\n"
+             "again than made again: disk=DIR; if not given, nowhere");
 }
 
-// As models::check() does, in the spelling of the options.
-void check_heads(const models::GptOptions& gpt) {
-  if (gpt.width % gpt.heads == 0) return;
-  throw UsageError(
-      fmt::format("--heads {} does not divide --width {}: choose a --width that is a multiple of "
-                  "--heads, such as {}",
-                  gpt.heads, gpt.width, (gpt.width / gpt.heads + 1) * gpt.heads));
-}
-
-void check_run(RunOptions& options) {
-  check_choice("--determinism", options.determinism, {"none", "default", "values"});
-  check_choice("--model", options.model, {"gpt"});
-  check_choice("--attention", options.attention, {"fused", "unfused"});
-  check_choice("--dtype", options.dtype, {"f32", "bf16"});
-  options.gpt.fused_attention = options.attention == "fused";
-  check_heads(options.gpt);
-  models::check(options.gpt);
-}
-
-// A tape can be asked for the hashes, and for nothing else that regions are asked for.
-bool is_for_the_tape(const RunOptions& options, bool has_budget) {
-  return has_budget && !options.reentrant && options.determinism == "values";
-}
-
-// Options that regions are given, without a strategy that makes any.
-void check_regions(const RunOptions& options, const std::vector<std::string>& strategies,
-                   bool has_budget) {
-  if (is_for_the_tape(options, has_budget)) return;
-  const auto recomputes = [](const std::string& each) {
-    return !AskedBudget::of_strategy(each) && models::Strategy::parse(each).recomputes();
-  };
-  if (std::ranges::any_of(strategies, recomputes)) return;
-  const std::string given = options.reentrant                  ? "--reentrant"
-                            : options.determinism != "default" ? "--determinism"
-                                                               : "";
-  if (given.empty()) return;
-  throw UsageError(
-      fmt::format("{} has no effect with strategy {}, which recomputes nothing: leave it out or "
-                  "choose a strategy such as sqrt",
-                  given, strategies.back()));
-}
-
-void check_strategy(const std::string& strategy, const RunOptions& options) {
-  if (AskedBudget::of_strategy(strategy)) {
-    return require_cpu_for_budget("strategy " + strategy, options.device);
-  }
-  models::Strategy::parse(strategy).check(options.gpt.layers, region_options(options));
-}
-
-void check_heuristic(const RunOptions& options, bool has_budget, const char* remedy) {
-  check_choice("--heuristic", options.heuristic, heuristic_names());
-  if (has_budget || options.heuristic == RunOptions().heuristic) return;
-  throw UsageError(
-      fmt::format("--heuristic has no effect without a budget: {}, or leave it out", remedy));
-}
-
-void check_budget(const TrainOptions& options) {
-  const bool has_budget = !options.budget.empty();
-  check_heuristic(options, has_budget, "add --budget, such as --budget 80%");
-  if (!has_budget) return;
-  AskedBudget::parse("--budget", options.budget);
-  require_cpu_for_budget("--budget", options.device);
-}
-
-void check_trace(const TrainOptions& options) {
-  check_trace_name(options.trace_out);
-  if (!options.trace_out.empty()) require_cpu_for_budget("--trace-out", options.device);
-  if (options.trace_step == 0) return;
-  if (options.trace_out.empty()) {
-    throw UsageError("--trace-step needs a file: add --trace-out FILE");
-  }
-  if (options.trace_step > options.steps) {
-    throw UsageError(fmt::format("--trace-step {} is beyond --steps {}: give one of those steps",
-                                 options.trace_step, options.steps));
-  }
-}
-
-void check_saving(const TrainOptions& options) {
-  if (options.stop_after > options.steps) {
-    throw UsageError(
-        fmt::format("--stop-after {} is beyond --steps {}: give at most as many, or more --steps",
-                    options.stop_after, options.steps));
-  }
-  if (!options.checkpoint_dir.empty()) return;
-  const char* needs = options.resume                 ? "--resume"
-                      : options.checkpoint_every > 0 ? "--checkpoint-every"
-                      : options.stop_after > 0       ? "--stop-after"
-                                                     : nullptr;
-  if (needs) throw UsageError(fmt::format("{} needs a folder: add --checkpoint-dir DIR", needs));
-}
+}  // namespace
 
 const std::vector<std::string>& usual_strategies() {
   static const std::vector<std::string> names = {"none", "sqrt", "segments:4", "every-block"};
   return names;
 }
-
-bool fits(const std::string& strategy, std::int64_t layers) {
-  try {
-    models::Strategy::parse(strategy).check(layers);
-    return true;
-  } catch (const UsageError&) {
-    return false;
-  }
-}
-
-}  // namespace
 
 void bind(CLI::App& command, TrainOptions& options) {
   bind_model(command, options);
@@ -243,7 +133,7 @@ void bind(CLI::App& command, TrainOptions& options) {
               "8GiB), a share of the peak of a plain step, which is run for that before\n"
               "the first one (80%), or above what is live before a step (+84MB): weights\n"
               "and the optimizer's moments. Where a step cannot be run in it: exit code 4");
-  bind_heuristic(memory, options);
+  bind_budget_options(memory, options);
   OptionGroup saving(command, "Saving");
   saving.path("--checkpoint-dir", "DIR", options.checkpoint_dir,
               "save the run there: at the end, and when it is interrupted");
@@ -276,7 +166,7 @@ void bind(CLI::App& command, CompareOptions& options) {
                       .c_str());
   measuring.whole("--steps", options.steps, {1, kMostSteps}, "timed steps under each strategy");
   bind_regions(measuring, options);
-  bind_heuristic(measuring, options);
+  bind_budget_options(measuring, options);
   bind_model(command, options);
   bind_machine(command, options);
 }
@@ -288,51 +178,11 @@ void bind(CLI::App& command, FrontierOptions& options) {
                   "+84MB); if not given, ten parts of the plain step's activations, down to\n"
                   "the least that works, which is searched for");
   measuring.whole("--steps", options.steps, {1, kMostSteps}, "timed steps under each budget");
-  bind_heuristic(measuring, options);
+  bind_budget_options(measuring, options);
   bind_model(command, options);
   OptionGroup chart(command, "Chart");
   chart.path("--svg", "FILE", options.svg, "draw peak and time to it");
   bind_machine(command, options);
-}
-
-void check(FrontierOptions& options) {
-  check_run(options);
-  for (const std::string& budget : options.budgets) AskedBudget::parse("--budgets", budget);
-  check_choice("--heuristic", options.heuristic, heuristic_names());
-  require_cpu_for_budget("reprise frontier", options.device);
-}
-
-void check(TrainOptions& options) {
-  check_run(options);
-  check_strategy(options.strategy, options);
-  check_regions(options, {options.strategy}, !options.budget.empty());
-  check_budget(options);
-  if (!options.warmup) options.warmup = std::min<std::int64_t>(100, options.steps / 10);
-  check_saving(options);
-  check_trace(options);
-}
-
-void check(CompareOptions& options) {
-  check_run(options);
-  if (options.strategies.empty()) {
-    std::ranges::copy_if(usual_strategies(), std::back_inserter(options.strategies),
-                         [&](const auto& each) { return fits(each, options.gpt.layers); });
-  }
-  for (const std::string& strategy : options.strategies) check_strategy(strategy, options);
-  const bool has_budget = std::ranges::any_of(options.strategies, [](const std::string& each) {
-    return AskedBudget::of_strategy(each).has_value();
-  });
-  check_regions(options, options.strategies, has_budget);
-  check_heuristic(options, has_budget, "add one to --strategies, such as budget:80%");
-}
-
-CheckpointOptions region_options(const RunOptions& options) {
-  CheckpointOptions regions;
-  regions.reentrant = options.reentrant;
-  regions.determinism_check = options.determinism == "values" ? DeterminismCheck::kValues
-                              : options.determinism == "none" ? DeterminismCheck::kNone
-                                                              : DeterminismCheck::kDefault;
-  return regions;
 }
 
 nlohmann::json describe(const RunOptions& options) {
@@ -342,7 +192,7 @@ nlohmann::json describe(const RunOptions& options) {
           {"dropout", options.gpt.dropout}, {"batch", options.batch},
           {"seed", options.seed},           {"dtype", options.dtype},
           {"reentrant", options.reentrant}, {"determinism", options.determinism},
-          {"heuristic", options.heuristic}};
+          {"heuristic", options.heuristic}, {"park", options.park.value_or("")}};
 }
 
 nlohmann::json describe(const TrainOptions& options) {
@@ -355,7 +205,7 @@ nlohmann::json describe(const TrainOptions& options) {
               {"weight_decay", options.weight_decay},
               {"clip", options.clip},
               {"verify", options.verify},
-              {"budget", options.budget}});
+              {"budget", options.budget.value_or("")}});
   return all;
 }
 

@@ -29,7 +29,8 @@ struct RunOptions {
   std::string device = "auto";
   int threads = 0;  // 0: as LibTorch chooses
   bool reentrant = false;
-  std::string heuristic = "h_up";  // of byte budgets
+  std::string heuristic = "h_up";   // of byte budgets
+  std::optional<std::string> park;  // where they park values: "disk=DIR"
   std::string determinism = "default";
   bool json = false;
 };
@@ -50,8 +51,8 @@ struct TrainOptions : RunOptions {
   std::int64_t stop_after = 0;        // 0: at the last step
   bool resume = false;
   bool sample = false;
-  std::int64_t verify = 0;  // steps from one verified step to the next; 0: none is
-  std::string budget;       // as AskedBudget reads it; empty: none
+  std::int64_t verify = 0;            // steps from one verified step to the next; 0: none is
+  std::optional<std::string> budget;  // as AskedBudget reads it
 };
 
 struct CompareOptions : RunOptions {
@@ -69,6 +70,9 @@ struct FrontierOptions : CompareOptions {
 void bind(CLI::App& command, TrainOptions& options);
 void bind(CLI::App& command, CompareOptions& options);
 void bind(CLI::App& command, FrontierOptions& options);
+
+// What `reprise compare` measures if nothing is named and the model is deep enough.
+const std::vector<std::string>& usual_strategies();
 
 // Throws UsageError for values that cannot work. Completes what follows from others (attention,
 // warm-up).

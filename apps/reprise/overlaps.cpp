@@ -8,6 +8,7 @@
 #include <system_error>
 #include <vector>
 
+#include "apps/reprise/new_file.h"
 #include "apps/reprise/sealed_file.h"
 #include "apps/reprise/training_checkpoint.h"
 
@@ -37,25 +38,26 @@ void refuse_same(const Place& written, const Place& other) {
                                written.option, other.path.string(), other.option, written.option));
 }
 
-std::vector<Place> with_aside(const char* option, const fs::path& path) {
-  return {{option, path}, {option, path_aside(path)}};
+std::vector<Place> with_beginning(const char* option, const fs::path& path) {
+  return {{option, path}, {option, place_beside(path)}};
 }
 
 }  // namespace
 
 void refuse_overlap(const char* option, const std::string& path,
                     const std::vector<std::string>& data) {
-  for (const Place& written : with_aside(option, path)) {
+  for (const Place& written : with_beginning(option, path)) {
     for (const std::string& each : data) refuse_same(written, {"--data", each});
   }
 }
 
 void refuse_overlaps(const TrainOptions& options) {
   std::vector<Place> metrics, checkpoint, trace;
-  if (!options.trace_out.empty()) trace = {{"--trace-out", options.trace_out}};
-  if (!options.metrics.empty()) metrics = with_aside("--metrics", options.metrics);
+  if (!options.trace_out.empty()) trace = with_beginning("--trace-out", options.trace_out);
+  if (!options.metrics.empty()) metrics = with_beginning("--metrics", options.metrics);
   if (!options.checkpoint_dir.empty()) {
-    checkpoint = with_aside("--checkpoint-dir", training_checkpoint_file(options.checkpoint_dir));
+    const fs::path file = training_checkpoint_file(options.checkpoint_dir);
+    checkpoint = {{"--checkpoint-dir", file}, {"--checkpoint-dir", path_aside(file)}};
     checkpoint.push_back({"--checkpoint-dir", options.checkpoint_dir});
   }
   for (const Place& each : trace) {

@@ -29,10 +29,11 @@ void check_trace_name(const std::string& path) {
 
 StepTraceFile::StepTraceFile(const std::string& path) {
   if (path.empty()) return;
+  file_ = std::make_unique<NewFile>(path, "--trace-out");
   if (is_for_chrome(path)) {
-    chrome_ = std::make_shared<ChromeTrace>(path);
+    chrome_ = std::make_shared<ChromeTrace>(file_->stream(), path);
   } else {
-    recorder_ = std::make_shared<TraceRecorder>(path);
+    recorder_ = std::make_shared<TraceRecorder>(file_->written());
   }
 }
 
@@ -43,7 +44,21 @@ std::shared_ptr<BudgetObserver> StepTraceFile::observer() const {
 
 void StepTraceFile::close(std::int64_t step) {
   if (chrome_) chrome_->close(fmt::format("step {}", step));
-  if (recorder_) recorder_->close();
+  if (recorder_) close_recorder();
+  if (file_) file_->take_place();
+}
+
+void StepTraceFile::close_recorder() {
+  try {
+    recorder_->close();
+  } catch (const Error& error) {
+    // It knows the place beside, which is gone when this is read.
+    std::string text = error.what();
+    const std::string written = file_->written().string();
+    const auto at = text.find(written);
+    if (at != std::string::npos) text.replace(at, written.size(), file_->path().string());
+    throw Error(text);
+  }
 }
 
 }  // namespace reprise::app

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "apps/reprise/chrome_trace.h"
+#include "apps/reprise/new_file.h"
 
 namespace reprise::app {
 
@@ -18,7 +19,8 @@ void check_trace_name(const std::string& path);
 
 class StepTraceFile {
  public:
-  // path empty: nothing is traced. Throws UsageError if the file cannot be written.
+  // path empty: nothing is traced. Throws UsageError if the file cannot be written. What is there
+  // stays until close().
   explicit StepTraceFile(const std::string& path);
 
   // Null if nothing is traced.
@@ -27,6 +29,9 @@ class StepTraceFile {
   void close(std::int64_t step);
 
  private:
+  void close_recorder();
+
+  std::unique_ptr<NewFile> file_;
   std::shared_ptr<ChromeTrace> chrome_;
   std::shared_ptr<TraceRecorder> recorder_;
 };

@@ -13,6 +13,7 @@
 #include "apps/reprise/commands.h"
 #include "apps/reprise/device.h"
 #include "apps/reprise/figures.h"
+#include "apps/reprise/interrupt.h"
 #include "apps/reprise/memory_need.h"
 #include "apps/reprise/metrics.h"
 #include "apps/reprise/overlaps.h"
@@ -26,6 +27,8 @@
 namespace reprise::app {
 
 namespace {
+
+constexpr const char* kFirstStep = "its first step";
 
 // The weights, their gradients, and two moments of each for AdamW; from a second verified step on
 // also the plain step's gradients.
@@ -84,6 +87,7 @@ void print_configuration(const TrainOptions& options, const TextData& data, Trai
 }
 
 int train(TrainOptions options) {
+  const InterruptScope interrupt;
   check(options);
   const c10::Device device = parse_device(options.device);
   refuse_overlaps(options);
@@ -94,6 +98,7 @@ int train(TrainOptions options) {
   if (options.threads > 0) at::set_num_threads(options.threads);
   const TextData data = load_text(options.data, {options.metrics, options.checkpoint_dir});
   check_context(data, options.gpt.context);
+  interrupt.end_if_interrupted(kFirstStep);
   prepare_folder(options);
 
   Trainer trainer(options, strategy, data, device);
@@ -102,6 +107,7 @@ int train(TrainOptions options) {
   trainer.open_budget();
   MetricsFile metrics(options.metrics, trainer.steps_done() + 1);
   StepTraceFile trace(options.trace_out);
+  interrupt.end_if_interrupted(kFirstStep);
   if (!options.json) print_configuration(options, data, trainer);
   const Outcome outcome = run_steps(options, trainer, metrics, std::move(trace));
   return report(options, outcome, trainer);

@@ -21,6 +21,8 @@
 #include <utility>
 
 #include "apps/reprise/device.h"
+#include "apps/reprise/park.h"
+#include "apps/reprise/training_need.h"
 
 namespace reprise::app {
 
@@ -79,17 +81,14 @@ double Trainer::accumulate(const models::Strategy& strategy) {
 }
 
 Bytes Trainer::live_before_step() {
-  Bytes live = live_bytes(network_.device());
+  const Bytes live = live_bytes(network_.device());
   if (!optimizer_.state().empty()) return live;
-  for (const at::Tensor& parameter : network_.model()->parameters()) {
-    live += Bytes(static_cast<std::int64_t>(parameter.nbytes())) * 2;
-  }
-  return live;
+  return live + moment_bytes(*network_.model());
 }
 
 void Trainer::open_budget() {
-  if (options_.budget.empty()) return;
-  const AskedBudget asked = AskedBudget::parse("--budget", options_.budget);
+  if (!options_.budget) return;
+  const AskedBudget asked = AskedBudget::parse("--budget", *options_.budget);
   optimizer_.zero_grad();
   const Bytes live = live_before_step();
   Bytes plain_peak;
@@ -98,11 +97,9 @@ void Trainer::open_budget() {
     const Bytes moments = live - live_bytes(network_.device());
     const auto plainly = models::Strategy::parse("none");
     const Verification plain(*network_.model(), network_.device(), [&] { accumulate(plainly); });
-    plain_peak = plain.report().peak + moments;
+    plain_peak = need_of_training(*network_.model(), live, plain.report().peak + moments).peak;
   }
-  budget_.emplace(
-      asked, live, plain_peak,
-      BudgetOptions{.heuristic = options_.heuristic, .verify = options_.determinism == "values"});
+  budget_.emplace(asked, live, plain_peak, budget_options(options_, open_park(options_.park)));
 }
 
 StepReport Trainer::step(const std::shared_ptr<BudgetObserver>& observer) {

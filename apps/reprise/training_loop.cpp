@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::size_t kRecentSteps = 50;
 
-nlohmann::json metrics_of(const StepReport& report) {
+nlohmann::json metrics_of(const TrainOptions& options, const StepReport& report) {
   nlohmann::json metrics = {
       {"step", report.step},
       {"loss", report.loss},
@@ -39,6 +39,11 @@ nlohmann::json metrics_of(const StepReport& report) {
                     {"dropped_bytes", tape->dropped_bytes.count},
                     {"replayed", tape->replayed},
                     {"replay_ms", 1e3 * tape->replay_seconds}});
+    if (options.park) {
+      metrics.update({{"parked", tape->parked},
+                      {"parked_bytes", tape->parked_bytes.count},
+                      {"transfer_ms", 1e3 * tape->transfer_seconds}});
+    }
   }
   return metrics;
 }
@@ -50,6 +55,9 @@ void add(reprise::StepReport& sum, const reprise::StepReport& step) {
   sum.dropped_bytes += step.dropped_bytes;
   sum.replayed += step.replayed;
   sum.replay_seconds += step.replay_seconds;
+  sum.parked += step.parked;
+  sum.parked_bytes += step.parked_bytes;
+  sum.transfer_seconds += step.transfer_seconds;
 }
 
 // Of the last steps only: this runs after every one.
@@ -112,7 +120,8 @@ void take_step(const TrainOptions& options, Trainer& trainer, MetricsFile& metri
     write_or_stop(options, trainer, "--trace-out", [&] { trace->close(outcome.last.step); });
     outcome.traced_step = outcome.last.step;
   }
-  write_or_stop(options, trainer, "--metrics", [&] { metrics.write(metrics_of(outcome.last)); });
+  write_or_stop(options, trainer, "--metrics",
+                [&] { metrics.write(metrics_of(options, outcome.last)); });
 }
 
 // Judged before it is saved.
@@ -136,6 +145,7 @@ Outcome run_steps(const TrainOptions& options, Trainer& trainer, MetricsFile& me
   const std::int64_t first = trainer.steps_done();
   const std::int64_t last =
       options.stop_after > 0 ? std::min(options.steps, first + options.stop_after) : options.steps;
+  interrupt.end_if_interrupted("its first step");
   const std::int64_t traced = options.trace_step > 0 ? options.trace_step : last;
   for (bool complete = false; !complete && !outcome.signal;) {
     const bool is_traced = trace.observer() != nullptr && trainer.steps_done() + 1 == traced;

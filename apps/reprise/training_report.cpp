@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "apps/reprise/comparison_report.h"
 #include "apps/reprise/figures.h"
 #include "apps/reprise/interrupt.h"
 #include "apps/reprise/streams.h"
@@ -82,26 +83,29 @@ int report_difference(const TrainOptions& options, const Outcome& outcome) {
 std::string describe_tape(const Outcome& outcome, const TrainingBudget& budget) {
   const auto steps = static_cast<double>(outcome.milliseconds.size());
   const reprise::StepReport& sum = outcome.tape;
+  const auto bytes = [&](Bytes total) {
+    return to_string(Bytes(std::llround(static_cast<double>(total.count) / steps)));
+  };
+  const std::string parked =
+      sum.parked == 0 ? ""
+                      : fmt::format(", parks {} ({}) and waits {} ms for that",
+                                    format_count(static_cast<double>(sum.parked) / steps),
+                                    bytes(sum.parked_bytes),
+                                    format_milliseconds(1e3 * sum.transfer_seconds / steps));
   return fmt::format(
-      "{} held: a step drops {} values ({}), and runs {} operators again in {} ms",
+      "{} held: a step drops {} values ({}){}, and runs {} operators again in {} ms",
       to_string(budget.limit()), format_count(static_cast<double>(sum.dropped) / steps),
-      to_string(Bytes(std::llround(static_cast<double>(sum.dropped_bytes.count) / steps))),
-      format_count(static_cast<double>(sum.replayed) / steps),
+      bytes(sum.dropped_bytes), parked, format_count(static_cast<double>(sum.replayed) / steps),
       format_milliseconds(1e3 * sum.replay_seconds / steps));
 }
 
-// Sums over the steps of the call.
 nlohmann::json tape_of(const Outcome& outcome, const TrainingBudget& budget) {
   nlohmann::json tape = {{"asked", budget.asked().text()},
                          {"bytes", budget.limit().count},
                          {"live_before_step_bytes", budget.live().count},
                          {"peak_bytes", outcome.tape.peak.count},
                          {"steps", outcome.milliseconds.size()},
-                         {"operators", outcome.tape.operators},
-                         {"dropped", outcome.tape.dropped},
-                         {"dropped_bytes", outcome.tape.dropped_bytes.count},
-                         {"replayed", outcome.tape.replayed},
-                         {"replay_seconds", outcome.tape.replay_seconds}};
+                         {"per_step", per_step(outcome.tape, outcome.milliseconds.size())}};
   if (budget.asked().is_share()) tape["plain_peak_bytes"] = budget.plain_peak().count;
   return tape;
 }

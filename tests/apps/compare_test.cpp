@@ -91,14 +91,12 @@ TEST(Compare, MeasuresByteBudgetsBesideTheStrategies) {
   const json &plain = rows[0], &share = rows[2], &above = rows[3], &wide = rows[4];
   EXPECT_FALSE(plain.contains("budget_bytes"));
   EXPECT_EQ(share.at("strategy"), "budget:60%");
-  EXPECT_NEAR(share.at("budget_bytes").get<double>(), 0.6 * plain.at("peak_bytes").get<double>(),
-              1);
-  EXPECT_GT(share.at("dropped"), 0);
-  EXPECT_GT(share.at("replayed"), 0);
+  EXPECT_GT(share.at("per_step").at("dropped"), 0);
+  EXPECT_GT(share.at("per_step").at("replayed"), 0);
   EXPECT_GT(share.at("recompute_share"), 0);
   EXPECT_LE(above.at("activation_bytes"), 4'000'000);
   EXPECT_EQ(wide.at("budget_bytes"), 1'000'000'000);
-  EXPECT_EQ(wide.at("dropped"), 0);
+  EXPECT_EQ(wide.at("per_step").at("dropped"), 0);
   for (int i : {2, 3, 4}) {
     EXPECT_LE(rows[i].at("peak_bytes"), rows[i].at("budget_bytes")) << rows[i];
     EXPECT_TRUE(rows[i].at("gradients_equal").get<bool>());
@@ -121,7 +119,8 @@ TEST(Compare, AStrategyThatFailsIsARowAndTheOthersRemain) {
   EXPECT_TRUE(rows[3].at("gradients_equal").get<bool>());
   EXPECT_GT(rows[3].at("ms_per_step"), 0);
   EXPECT_THAT(run.err, AllOf(HasSubstr("reprise compare: budget:+100kB failed: memory budget of"),
-                             HasSubstr("reprise compare: budget:20kB failed: ")));
+                             HasSubstr("reprise compare: budget:20kB failed: "),
+                             HasSubstr("(`reprise frontier` with the same model")));
   const Finished table = run_here(tiny_run("compare", which));
   EXPECT_THAT(table.out, AllOf(HasSubstr("does not fit"), HasSubstr("yes")));
 }

@@ -82,12 +82,66 @@ TEST(Endings, ErrorsThatCannotBeToldKeepTheirExitCode) {
   }
 }
 
+// What a file of results held before the run stays, and nothing lies beside it.
+TEST(Endings, ARunThatFailsDestroysNoResults) {
+  const TemporaryFolder folder;
+  const std::string line = "{\"step\":1}\n";
+  for (const std::string trace : {"t.json", "t.jsonl.gz", "t.log"}) {
+    for (const bool are_there : {false, true}) {
+      if (are_there) {
+        write_file(folder / trace, "earlier");
+        write_file(folder / "m", line);
+      }
+      const Finished result =
+          run_here(tiny_run("train",
+                            "--context 64 --batch 8 --steps 2 --budget +50kB --trace-step 1 "
+                            "--trace-out " +
+                                folder / trace + " --metrics " + folder / "m"));
+      EXPECT_EQ(result.exit_code, 4) << result.err;
+      EXPECT_EQ(contents(folder / trace), are_there ? "earlier" : "");
+      EXPECT_EQ(contents(folder / "m"), are_there ? line : "");
+      const auto left = std::distance(std::filesystem::directory_iterator(folder.path()), {});
+      EXPECT_EQ(left, are_there ? 2 : 0) << trace;
+    }
+    std::filesystem::remove(folder / trace);
+    std::filesystem::remove(folder / "m");
+  }
+}
+
+// Long before main(): from when on the program notes SIGTERM, the 15th bit. A shell's background
+// ignores SIGINT.
+TEST(Endings, ASignalWhileTheProgramIsLoadedIsTold) {
+  for (const char* command : {" train", " frontier", " info"}) {
+    const Finished result = run_in_shell(
+        REPRISE_CLI + std::string(command) +
+        " & while ! grep -q 'SigCgt:.*[4-7c-f]...$' /proc/$!/status; do :; done; kill $!; wait $!");
+    EXPECT_EQ(result.exit_code, 143) << command;
+    EXPECT_THAT(result.err, HasSubstr("interrupted before ")) << command;
+  }
+}
+
+TEST(Endings, ASignalBeforeTheFirstStepIsTold) {
+  const TemporaryFolder folder;
+  write_file(folder / "m", "{\"step\":1}\n");
+  // A plain step of a second or so, for the share, while the handler is there already.
+  Process process(tiny_run("train", "--steps 5 --accumulate 1000 --budget 90% --metrics " +
+                                        folder / "m" + " --checkpoint-dir " + folder / "c"));
+  for (int i = 0; i < 3000 && !std::filesystem::exists(folder / "c"); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  process.send(SIGINT);
+  const Finished result = process.wait();
+  EXPECT_EQ(result.exit_code, 130);
+  EXPECT_EQ(result.err, "reprise train: interrupted before its first step\n");
+  EXPECT_EQ(contents(folder / "m"), "{\"step\":1}\n");
+}
+
 // A step that takes about a second, and a signal in its middle.
 Finished interrupt_long_step(int signal, const std::string& steps) {
   const TemporaryFolder folder;
   const std::string more = " --accumulate 1000 --metrics " + folder / "m";
   Process process(tiny_run("train", "--steps " + steps + more));
-  for (int i = 0; i < 3000 && !std::filesystem::exists(folder / "m"); ++i) {
+  for (int i = 0; i < 3000 && !std::filesystem::exists(folder / ".partial.m"); ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
   std::this_thread::sleep_for(std::chrono::milliseconds(100));

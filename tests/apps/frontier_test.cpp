@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <filesystem>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -61,7 +63,19 @@ TEST(Frontier, MeasuresTheBudgetsThatAreAskedFor) {
   EXPECT_EQ(run.exit_code, 0) << run.err;
   EXPECT_EQ(run.err, "");
   EXPECT_THAT(run.out, AllOf(HasSubstr("60%"), HasSubstr("+2MB"), HasSubstr("+50kB"),
-                             HasSubstr("does not fit"), HasSubstr("spread")));
+                             HasSubstr("does not fit"), HasSubstr("spread"),
+                             HasSubstr("\n+50kB: memory budget of "),
+                             HasSubstr("\n1kB: --budgets is '1kB', which is 1.0 KB, and ")));
+}
+
+TEST(Frontier, WhereNoBudgetFitsThereIsNoFrontier) {
+  const Finished run =
+      run_here(tiny_run("frontier", kDeep + std::string("--steps 1 --budgets +50kB,1kB")));
+  EXPECT_EQ(run.exit_code, 4);
+  EXPECT_THAT(run.out, HasSubstr("\n+50kB: memory budget of "));
+  EXPECT_EQ(run.err,
+            "reprise frontier: a step can be run in none of these budgets, for the reasons above; "
+            "give larger --budgets, or none, to search for the least\n");
 }
 
 TEST(Frontier, RefusesWhatCannotBe) {
@@ -89,6 +103,47 @@ TEST(Frontier, AnInterruptionLeavesWhatWasMeasured) {
   EXPECT_EQ(result.exit_code, 130);
   EXPECT_THAT(result.err, HasSubstr("reprise frontier: interrupted; the result holds what"));
   EXPECT_THAT(result.out, AllOf(HasSubstr("every-block"), HasSubstr("1.00×")));
+}
+
+// Until a pattern is there; false if it never comes.
+bool await(const std::function<bool()>& is_there) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (!is_there() && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return is_there();
+}
+
+TEST(Frontier, AnEarlyInterruptionSaysSo) {
+  const TemporaryFolder folder;
+  write_file(folder / "f.svg", "of an earlier run");
+  Process process(tiny_run("frontier", "--svg " + folder / "f.svg"));
+  // Begun before the data is read.
+  ASSERT_TRUE(await([&] { return std::filesystem::exists(folder / ".partial.f.svg"); }));
+  process.send(SIGINT);
+  const Finished result = process.wait();
+  EXPECT_EQ(result.exit_code, 130);
+  EXPECT_EQ(result.err, "reprise frontier: interrupted before anything was measured\n");
+  EXPECT_EQ(result.out, "");
+  EXPECT_EQ(contents(folder / "f.svg"), "of an earlier run");
+  EXPECT_FALSE(std::filesystem::exists(folder / ".partial.f.svg"));
+}
+
+TEST(Frontier, AnInterruptedOneCountsTheStepsThatWereRun) {
+  const TemporaryFolder folder;
+  Process process(
+      tiny_run("frontier", "--json --steps 1000000 --budgets 90% --svg " + folder / "f.svg"));
+  std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+  process.send(SIGINT);
+  const Finished result = process.wait();
+  EXPECT_EQ(result.exit_code, 130);
+  const json frontier = json::parse(result.out);
+  const auto steps = frontier.at("timed_steps").get<std::int64_t>();
+  EXPECT_GT(steps, 0);
+  EXPECT_LT(steps, 1'000'000);
+  EXPECT_EQ(frontier.at("points").at(0).at("timed_steps"), steps);
+  EXPECT_THAT(contents(folder / "f.svg"),
+              HasSubstr("median of " + std::to_string(steps) + " steps"));
 }
 
 TEST(Chart, NeedsNothingElseAndEscapesWhatItSays) {

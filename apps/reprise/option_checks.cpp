@@ -1,0 +1,197 @@
+// What cannot work is refused here, by the name of its option, before anything is built or written.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <reprise/error.h>
+#include <reprise/simulate.h>
+
+#include <algorithm>
+#include <iterator>
+#include <string_view>
+
+#include "apps/reprise/asked_budget.h"
+#include "apps/reprise/device.h"
+#include "apps/reprise/options.h"
+#include "apps/reprise/park.h"
+#include "apps/reprise/step_trace_file.h"
+#include "models/strategy.h"
+
+namespace reprise::app {
+
+namespace {
+
+void check_choice(const char* option, const std::string& value,
+                  const std::vector<std::string>& choices) {
+  if (std::ranges::find(choices, value) == choices.end()) {
+    throw UsageError(
+        fmt::format("{} is '{}': choose one of {}", option, value, fmt::join(choices, ", ")));
+  }
+}
+
+// As models::check() does, in the spelling of the options.
+void check_heads(const models::GptOptions& gpt) {
+  if (gpt.width % gpt.heads == 0) return;
+  throw UsageError(
+      fmt::format("--heads {} does not divide --width {}: choose a --width that is a multiple of "
+                  "--heads, such as {}",
+                  gpt.heads, gpt.width, (gpt.width / gpt.heads + 1) * gpt.heads));
+}
+
+void check_run(RunOptions& options) {
+  check_choice("--determinism", options.determinism, {"none", "default", "values"});
+  check_choice("--model", options.model, {"gpt"});
+  check_choice("--attention", options.attention, {"fused", "unfused"});
+  check_choice("--dtype", options.dtype, {"f32", "bf16"});
+  options.gpt.fused_attention = options.attention == "fused";
+  check_heads(options.gpt);
+  models::check(options.gpt);
+}
+
+// A tape can be asked for the hashes, and for nothing else that regions are asked for.
+bool is_for_the_tape(const RunOptions& options, bool has_budget) {
+  return has_budget && !options.reentrant && options.determinism == "values";
+}
+
+// Options that regions are given, without a strategy that makes any.
+void check_regions(const RunOptions& options, const std::vector<std::string>& strategies,
+                   bool has_budget) {
+  if (is_for_the_tape(options, has_budget)) return;
+  const auto recomputes = [](const std::string& each) {
+    return !AskedBudget::of_strategy(each) && models::Strategy::parse(each).recomputes();
+  };
+  if (std::ranges::any_of(strategies, recomputes)) return;
+  const std::string given = options.reentrant                  ? "--reentrant"
+                            : options.determinism != "default" ? "--determinism"
+                                                               : "";
+  if (given.empty()) return;
+  throw UsageError(
+      fmt::format("{} has no effect with strategy {}, which recomputes nothing: leave it out or "
+                  "choose a strategy such as sqrt",
+                  given, strategies.back()));
+}
+
+void check_strategy(const std::string& strategy, const RunOptions& options) {
+  models::Strategy::parse(strategy).check(options.gpt.layers, region_options(options));
+}
+
+// The table's strategies, and budgets, which are none but stand beside them.
+void check_strategy_or_budget(const std::string& strategy, const RunOptions& options) {
+  if (AskedBudget::of_strategy(strategy)) {
+    return require_cpu_for_budget("strategy " + strategy, options.device);
+  }
+  const auto table = models::strategy_kinds();
+  std::vector<models::StrategyKind> kinds(table.begin(), table.end());
+  kinds.push_back({"budget", {"B"}, [](std::string_view) { return std::nullopt; }});
+  models::Strategy::parse(strategy, kinds).check(options.gpt.layers, region_options(options));
+}
+
+// In `reprise compare` it is a strategy; here both may be asked for at once.
+void refuse_budget_as_strategy(const std::string& strategy) {
+  constexpr std::string_view kKind = "budget:";
+  if (!strategy.starts_with(kKind)) return;
+  throw UsageError(
+      fmt::format("--strategy is '{}': give a budget as --budget {}", strategy,
+                  strategy.size() > kKind.size() ? strategy.substr(kKind.size()) : "80%"));
+}
+
+void check_budget_options(const RunOptions& options, bool has_budget, const char* remedy) {
+  check_choice("--heuristic", options.heuristic, heuristic_names());
+  if (options.park) check_park(*options.park);
+  const char* const idle = has_budget                                    ? nullptr
+                           : options.heuristic != RunOptions().heuristic ? "--heuristic"
+                           : options.park.has_value()                    ? "--park"
+                                                                         : nullptr;
+  if (idle == nullptr) return;
+  throw UsageError(
+      fmt::format("{} has no effect without a budget: {}, or leave it out", idle, remedy));
+}
+
+void check_budget(const TrainOptions& options) {
+  const bool has_budget = options.budget.has_value();
+  check_budget_options(options, has_budget, "add --budget, such as --budget 80%");
+  if (!has_budget) return;
+  AskedBudget::parse("--budget", *options.budget);
+  require_cpu_for_budget("--budget", options.device);
+}
+
+void check_trace(const TrainOptions& options) {
+  check_trace_name(options.trace_out);
+  if (!options.trace_out.empty()) require_cpu_for_budget("--trace-out", options.device);
+  if (options.trace_step == 0) return;
+  if (options.trace_out.empty()) {
+    throw UsageError("--trace-step needs a file: add --trace-out FILE");
+  }
+  if (options.trace_step > options.steps) {
+    throw UsageError(fmt::format("--trace-step {} is beyond --steps {}: give one of those steps",
+                                 options.trace_step, options.steps));
+  }
+}
+
+void check_saving(const TrainOptions& options) {
+  if (options.stop_after > options.steps) {
+    throw UsageError(
+        fmt::format("--stop-after {} is beyond --steps {}: give at most as many, or more --steps",
+                    options.stop_after, options.steps));
+  }
+  if (!options.checkpoint_dir.empty()) return;
+  const char* needs = options.resume                 ? "--resume"
+                      : options.checkpoint_every > 0 ? "--checkpoint-every"
+                      : options.stop_after > 0       ? "--stop-after"
+                                                     : nullptr;
+  if (needs) throw UsageError(fmt::format("{} needs a folder: add --checkpoint-dir DIR", needs));
+}
+
+bool fits(const std::string& strategy, std::int64_t layers) {
+  try {
+    models::Strategy::parse(strategy).check(layers);
+    return true;
+  } catch (const UsageError&) {
+    return false;
+  }
+}
+
+}  // namespace
+
+void check(FrontierOptions& options) {
+  check_run(options);
+  for (const std::string& budget : options.budgets) AskedBudget::parse("--budgets", budget);
+  check_budget_options(options, /*has_budget=*/true, "");
+  require_cpu_for_budget("reprise frontier", options.device);
+}
+
+void check(TrainOptions& options) {
+  check_run(options);
+  refuse_budget_as_strategy(options.strategy);
+  check_strategy(options.strategy, options);
+  check_regions(options, {options.strategy}, options.budget.has_value());
+  check_budget(options);
+  if (!options.warmup) options.warmup = std::min<std::int64_t>(100, options.steps / 10);
+  check_saving(options);
+  check_trace(options);
+}
+
+void check(CompareOptions& options) {
+  check_run(options);
+  if (options.strategies.empty()) {
+    std::ranges::copy_if(usual_strategies(), std::back_inserter(options.strategies),
+                         [&](const auto& each) { return fits(each, options.gpt.layers); });
+  }
+  for (const std::string& strategy : options.strategies) {
+    check_strategy_or_budget(strategy, options);
+  }
+  const bool has_budget = std::ranges::any_of(options.strategies, [](const std::string& each) {
+    return AskedBudget::of_strategy(each).has_value();
+  });
+  check_regions(options, options.strategies, has_budget);
+  check_budget_options(options, has_budget, "add one to --strategies, such as budget:80%");
+}
+
+CheckpointOptions region_options(const RunOptions& options) {
+  CheckpointOptions regions;
+  regions.reentrant = options.reentrant;
+  regions.determinism_check = options.determinism == "values" ? DeterminismCheck::kValues
+                              : options.determinism == "none" ? DeterminismCheck::kNone
+                                                              : DeterminismCheck::kDefault;
+  return regions;
+}
+
+}  // namespace reprise::app
