@@ -116,8 +116,9 @@ struct StepReport {
 class MemoryBudget {
  public:
   // At most `limit` bytes on the device. Throws UsageError for a limit that is not positive, for a
-  // heuristic that is not known, for a store that is of no use to it, for a device that is not there
-  // or whose allocator keeps no statistics, and where operators cannot be seen below autograd.
+  // heuristic that is not known, for a store that is of no use to it, for a device that is not
+  // there or whose allocator keeps no statistics, and where operators cannot be seen below
+  // autograd.
   explicit MemoryBudget(Bytes limit, BudgetOptions options = {});
   // That part of all the bytes that the device of the options has; of the CPU: the machine's
   // physical memory, or the limit of the process's control group where that is smaller. Memory that

@@ -276,7 +276,8 @@ void OperatorCall::put_back(const Kept& kept) {
 
 void OperatorCall::answer(at::ArrayRef<c10::IValue> results) {
   TORCH_INTERNAL_ASSERT(!done_, "an operator call is answered once");
-  TORCH_INTERNAL_ASSERT(results.size() == schema_.returns().size(), schema_.name(), " was answered with ", results.size(), " results");
+  TORCH_INTERNAL_ASSERT(results.size() == schema_.returns().size(), schema_.name(),
+                        " was answered with ", results.size(), " results");
   torch::jit::drop(stack_, argument_count_);
   stack_.insert(stack_.end(), results.begin(), results.end());
   done_ = true;

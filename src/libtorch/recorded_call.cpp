@@ -90,7 +90,9 @@ void add_tensor(Hash& hash, const at::Tensor& tensor) {
   const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
   const auto sizes = impl.sizes();
   hash.add(static_cast<std::uint64_t>(impl.numel()) << 16 | sizes.size() << 8 | impl.itemsize());
-  if (!sizes.empty()) hash.add(static_cast<std::uint64_t>(sizes.back() << 32 ^ impl.storage_offset()));
+  if (!sizes.empty())
+    hash.add(static_cast<std::uint64_t>(sizes.back()) << 32 ^
+             static_cast<std::uint64_t>(impl.storage_offset()));
 }
 
 }  // namespace
@@ -140,8 +142,8 @@ bool CallForm::is_of(const OperatorCall& call) const {
   for (std::size_t i = 0; i < given.size(); ++i) {
     const auto is_next = [&](const at::Tensor& tensor, int element) {
       if (!tensor.defined()) return true;
-      const bool is_same = slot != slots.end() && slot->argument == i &&
-                           slot->element == element && slot->form.is_of(tensor);
+      const bool is_same = slot != slots.end() && slot->argument == i && slot->element == element &&
+                           slot->form.is_of(tensor);
       ++slot;
       return is_same;
     };

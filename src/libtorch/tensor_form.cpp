@@ -7,7 +7,6 @@
 
 #include <utility>
 
-
 namespace reprise::libtorch {
 namespace {
 

@@ -90,7 +90,8 @@ std::int64_t Accelerator::bytes_to_replay(const Producer& producer) const {
   for (const Producer::Output& output : producer.outputs) {
     if (output.value != nullptr && output.slot < 0) results += rounded(output.value->size);
   }
-  return bytes + std::max(results, sizes.bytes(libtorch::signature_of(producer.call.form())).value_or(0));
+  return bytes +
+         std::max(results, sizes.bytes(libtorch::signature_of(producer.call.form())).value_or(0));
 }
 
 void DeviceSide::used(Value& value) {

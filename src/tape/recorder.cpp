@@ -10,6 +10,7 @@
 #include "libtorch/operator_effects.h"
 #include "libtorch/operator_schemas.h"
 #include "libtorch/own_draws.h"
+#include "tape/begun_call.h"
 #include "tape/observation.h"
 #include "tape/own_time.h"
 
@@ -66,83 +67,8 @@ bool is_statistic(const c10::Argument& argument) {
 
 }  // namespace
 
-// What is between the beginning of a call and its end.
-struct Recorder::Begun {
-  struct Write {
-    at::Tensor tensor;
-    std::int16_t slot;
-    bool covers;
-    // What it held before. Another step that this one is inside of may have renewed it meanwhile.
-    const Value* old;
-    bool is_statistic;
-  };
-  explicit Begun(Tape& of) : tape(of) {}
-  // The call may have ended in an exception, without the lock.
-  ~Begun() {
-    if (pinned.empty() && held.empty() && producer == nullptr) return;
-    const std::lock_guard<libtorch::LimitMutex> lock(libtorch::limit_mutex());
-    if (!is_ended) give_up();
-    unpin();
-    if (producer != nullptr && is_reader) tape.discard(producer.release());
-    producer.reset();
-  }
-  void pin(Cell& cell, const c10::Storage& storage) {
-    if (&cell.tape == &tape) {
-      if (now == 0) now = Tape::now();
-      tape.pin(*cell.value);
-      pinned.push_back(cell.value);
-      tape.touch(*cell.value, now);
-    } else {
-      // Another step's, which may end meanwhile.
-      records = false;
-      held.emplace_back(storage, /*to_write=*/false);
-    }
-  }
-  // The kernel has thrown, or was not run. What it may have changed is not what it was.
-  void give_up() {
-    const auto renew = [&](Cell* cell, const Value* old) {
-      if (cell == nullptr || cell->value != old) return;
-      if (cell->tape.unprotect(*cell->value, /*may_differ=*/is_running)) return;
-      if (is_running) cell->tape.new_version(*cell);
-    };
-    for (const Write& write : writes) renew(Tape::cell_of(write.tensor), write.old);
-    for (const PartWrite& part : written_parts) renew(Tape::cell_of(part.storage), part.old);
-  }
-  void note(libtorch::Drawn drawn) {
-    records = records && drawn.is_known;
-    producer->drawn = std::make_unique<const libtorch::Drawn>(std::move(drawn));
-  }
-  void unpin() {
-    for (Value* value : pinned) tape.unpin(*value);
-    pinned.clear();
-    held.clear();
-  }
-  Begun(const Begun&) = delete;
-  Begun& operator=(const Begun&) = delete;
-
-  Tape& tape;
-  // When it was asked for first, by the tape's clock.
-  double now = 0;
-  libtorch::CallForms::Found found;
-  std::unique_ptr<Producer> producer;
-  c10::SmallVector<Value*, 4> pinned;
-  std::vector<libtorch::HeldMemory> held;
-  c10::SmallVector<Write, 1> writes;
-  // Parts of sparse tensors and the like that are written to.
-  struct PartWrite {
-    c10::Storage storage;
-    const Value* old;
-  };
-  std::vector<PartWrite> written_parts;
-  // Something about the call is beyond the tape: what it makes are roots.
-  bool records = true;
-  bool is_reader = false;
-  bool is_running = false;
-  bool is_ended = false;
-};
-
 // Of a tensor that is not plain, what it is made of has its bytes while the operator runs.
-void Recorder::begin_parts(const at::Tensor& tensor, bool is_written, Begun& begun) {
+void Recorder::begin_parts(const at::Tensor& tensor, bool is_written, BegunCall& begun) {
   begun.records = false;
   libtorch::visit_storages(tensor, [&](const c10::Storage& storage) {
     Cell* const cell = Tape::cell_of(storage);
@@ -153,7 +79,7 @@ void Recorder::begin_parts(const at::Tensor& tensor, bool is_written, Begun& beg
 }
 
 // Values are pinned before any is restored, or one would go for another.
-void Recorder::begin(OperatorCall& call, const OperatorFacts& facts, Begun& begun) {
+void Recorder::begin(OperatorCall& call, const OperatorFacts& facts, BegunCall& begun) {
   const auto arguments = call.arguments();
   const auto is_written = [&](std::size_t argument) {
     return std::ranges::any_of(facts.writes, [&](const OperatorFacts::Write& write) {
@@ -200,7 +126,7 @@ void Recorder::begin(OperatorCall& call, const OperatorFacts& facts, Begun& begu
 }
 
 // What the call will write to, and whether its results can be made again after that.
-void Recorder::note_writes(OperatorCall& call, const OperatorFacts& facts, Begun& begun) {
+void Recorder::note_writes(OperatorCall& call, const OperatorFacts& facts, BegunCall& begun) {
   const auto arguments = call.arguments();
   for (const OperatorFacts::Write& write : facts.writes) {
     // A tensor that is given another shape or memory: no bytes change.
@@ -221,7 +147,7 @@ void Recorder::note_writes(OperatorCall& call, const OperatorFacts& facts, Begun
       const Value& old = tape_.value_of(tensor);
       const auto uses = std::ranges::count(begun.pinned, &old);
       const bool lost = old.producer == nullptr && !statistic && (!covers || uses > 1);
-      const bool twice = std::ranges::any_of(begun.writes, [&](const Begun::Write& other) {
+      const bool twice = std::ranges::any_of(begun.writes, [&](const BegunCall::Write& other) {
         return other.tensor.is_alias_of(tensor);
       });
       if (lost || twice) begun.records = false;
@@ -230,7 +156,7 @@ void Recorder::note_writes(OperatorCall& call, const OperatorFacts& facts, Begun
   }
 }
 
-void Recorder::take_down(const OperatorCall& call, Begun& begun) {
+void Recorder::take_down(const OperatorCall& call, BegunCall& begun) {
   libtorch::CallForm& form =
       begun.found.form != nullptr ? *begun.found.form : forms_.add(call, begun.found);
   begun.producer = std::make_unique<Producer>(form);
@@ -238,7 +164,7 @@ void Recorder::take_down(const OperatorCall& call, Begun& begun) {
   for (Value* value : begun.pinned) {
     begun.producer->inputs.push_back({value, value->size, Producer::Use::kRead});
   }
-  for (const Begun::Write& write : begun.writes) {
+  for (const BegunCall::Write& write : begun.writes) {
     Producer::Input& input = begun.producer->inputs[static_cast<std::size_t>(write.slot)];
     input.use =
         write.covers || write.is_statistic ? Producer::Use::kScratch : Producer::Use::kUpdate;
@@ -250,20 +176,20 @@ void Recorder::take_down(const OperatorCall& call, Begun& begun) {
 }
 
 // Whether anything that the call has made or written to is large enough to be dropped.
-bool Recorder::makes_much(const OperatorCall& call, const Begun& begun) const {
+bool Recorder::makes_much(const OperatorCall& call, const BegunCall& begun) const {
   const auto is_large = [&](const at::Tensor& tensor) {
     return tensor.defined() && tape_.manages(tensor) &&
            static_cast<std::int64_t>(tensor.storage().nbytes()) >= options_.smallest.count;
   };
   bool is_any = std::ranges::any_of(
-      begun.writes, [&](const Begun::Write& write) { return is_large(write.tensor); });
+      begun.writes, [&](const BegunCall::Write& write) { return is_large(write.tensor); });
   libtorch::visit_arguments(call.results(), [&](const at::Tensor& tensor, std::size_t, int) {
     is_any = is_any || is_large(tensor);
   });
   return is_any;
 }
 
-void Recorder::end(OperatorCall& call, const OperatorFacts& facts, Begun& begun) {
+void Recorder::end(OperatorCall& call, const OperatorFacts& facts, BegunCall& begun) {
   Producer* const producer = begun.records ? begun.producer.get() : nullptr;
   // New tensors are filled in ways that are not seen.
   Producer* const maker = facts.makes_new ? nullptr : producer;
@@ -276,9 +202,9 @@ void Recorder::end(OperatorCall& call, const OperatorFacts& facts, Begun& begun)
     // An `out=` may have been given another shape, with old bytes behind it.
     const bool covers = write.covers && libtorch::covers_storage(write.tensor);
     if (covers) value.defined = value.size;
-    const bool can_be_made =
-        write.covers ? covers && !(was_root && makes_new_in_place(call.schema().name()))
-                     : !was_root && !write.is_statistic;
+    const bool can_be_made = write.covers
+                                 ? covers && !(was_root && makes_new_in_place(call.schema().name()))
+                                 : !was_root && !write.is_statistic;
     if (maker != nullptr && cell->own && can_be_made) {
       tape_.set_producer(value, *maker, write.slot);
     }
@@ -379,7 +305,7 @@ bool Recorder::is_little(const OperatorCall& call, const OperatorFacts& facts,
   return !writes_known;
 }
 
-void Recorder::pass_by(OperatorCall& call, libtorch::CallForm& form, Begun& begun, Lock& lock) {
+void Recorder::pass_by(OperatorCall& call, libtorch::CallForm& form, BegunCall& begun, Lock& lock) {
   libtorch::visit_arguments(call.arguments(), [&](const at::Tensor& tensor, std::size_t, int) {
     Cell* const cell = tensor.defined() ? Tape::cell_of(tensor) : nullptr;
     if (cell != nullptr) begun.pin(*cell, tensor.storage());
@@ -407,7 +333,7 @@ void Recorder::intercept(OperatorCall& call) {
   if (facts.only_views && is_strided(call.arguments()[0])) return note_gradient(call);
   const Running here(call.schema(), tape_);
   Lock lock(libtorch::limit_mutex());
-  Begun begun(tape_);
+  BegunCall begun(tape_);
   begun.found = forms_.find(call, tape_.device().type());
   if (is_little(call, facts, begun.found)) return pass_by(call, *begun.found.form, begun, lock);
   begin(call, facts, begun);
@@ -419,8 +345,9 @@ void Recorder::intercept(OperatorCall& call) {
                           : libtorch::signature_of(libtorch::CallForm(call)));
   }
   // Nor may another thread replay from a value that is half overwritten.
-  if (std::ranges::none_of(
-          begun.writes, [](const Begun::Write& write) { return write.old->readers.size() > 1; })) {
+  if (std::ranges::none_of(begun.writes, [](const BegunCall::Write& write) {
+        return write.old->readers.size() > 1;
+      })) {
     lock.unlock();
   }
   std::optional<libtorch::OwnDraws> draws;

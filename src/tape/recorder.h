@@ -10,6 +10,8 @@
 
 namespace reprise::tape {
 
+struct BegunCall;
+
 class Recorder final : public libtorch::OperatorInterceptor {
  public:
   // The forms are those of all steps of a budget, and outlive the recorder.
@@ -25,19 +27,18 @@ class Recorder final : public libtorch::OperatorInterceptor {
   static Tape* current_tape();
 
  private:
-  struct Begun;
   void note_gradient(const libtorch::OperatorCall& call);
   bool is_little(const libtorch::OperatorCall& call, const libtorch::OperatorFacts& facts,
                  const libtorch::CallForms::Found& found) const;
-  void pass_by(libtorch::OperatorCall& call, libtorch::CallForm& form, Begun& begun,
+  void pass_by(libtorch::OperatorCall& call, libtorch::CallForm& form, BegunCall& begun,
                CallOnDevice::Lock& lock);
-  bool makes_much(const libtorch::OperatorCall& call, const Begun& begun) const;
-  void begin(libtorch::OperatorCall& call, const libtorch::OperatorFacts& facts, Begun& begun);
-  void begin_parts(const at::Tensor& tensor, bool is_written, Begun& begun);
+  bool makes_much(const libtorch::OperatorCall& call, const BegunCall& begun) const;
+  void begin(libtorch::OperatorCall& call, const libtorch::OperatorFacts& facts, BegunCall& begun);
+  void begin_parts(const at::Tensor& tensor, bool is_written, BegunCall& begun);
   void note_writes(libtorch::OperatorCall& call, const libtorch::OperatorFacts& facts,
-                   Begun& begun);
-  void take_down(const libtorch::OperatorCall& call, Begun& begun);
-  void end(libtorch::OperatorCall& call, const libtorch::OperatorFacts& facts, Begun& begun);
+                   BegunCall& begun);
+  void take_down(const libtorch::OperatorCall& call, BegunCall& begun);
+  void end(libtorch::OperatorCall& call, const libtorch::OperatorFacts& facts, BegunCall& begun);
 
   const BudgetOptions options_;
   libtorch::CallForms& forms_;

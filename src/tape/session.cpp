@@ -79,7 +79,8 @@ std::string text_of_refusal(Bytes limit, Bytes live, Bytes wanted, const Tape::U
 Budget::Budget(Bytes most, BudgetOptions chosen)
     : LimitKeeper(most.count),
       limit(most),
-      options(std::move(chosen)), heuristic(plan::heuristic_named(options.heuristic)) {
+      options(std::move(chosen)),
+      heuristic(plan::heuristic_named(options.heuristic)) {
   if (limit.count <= 0) {
     throw UsageError("MemoryBudget: the limit is " + std::to_string(limit.count) +
                      " bytes; it must be above 0");

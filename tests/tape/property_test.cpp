@@ -148,8 +148,8 @@ TEST_P(TapeProperty, AnyProgramUnderAnyBudgetHasThePlainGradientsOrIsRefused) {
         *rc::gen::element<std::string>("h_eq", "h_dtr", "h_local", "lru", "largest", "random");
     const bool verify = *rc::gen::arbitrary<bool>();
     const Bytes smallest = any_smallest();
-    RC_LOG() << describe(what) << " in " << above << " by " << heuristic << ", from " << to_string(smallest)
-             << " on" << std::endl;
+    RC_LOG() << describe(what) << " in " << above << " by " << heuristic << ", from "
+             << to_string(smallest) << " on" << std::endl;
     const Outcome plain = outcome(what, nullptr);
     MemoryBudget budget(live_bytes() + Bytes(above),
                         {.heuristic = heuristic, .verify = verify, .smallest = smallest});

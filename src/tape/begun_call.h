@@ -1,0 +1,98 @@
+// An operator call between its beginning and its end: the values that it has in use, the producer
+// that it may become, and what it writes to. However the call ends, nothing of it stays behind.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Storage.h>
+#include <c10/util/SmallVector.h>
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "libtorch/managed_memory.h"
+#include "libtorch/memory_limit.h"
+#include "libtorch/own_draws.h"
+#include "libtorch/recorded_call.h"
+#include "tape/tape.h"
+#include "tape/value.h"
+
+namespace reprise::tape {
+
+struct BegunCall {
+  struct Write {
+    at::Tensor tensor;
+    std::int16_t slot;
+    bool covers;
+    // What it held before. Another step that this one is inside of may have renewed it meanwhile.
+    const Value* old;
+    bool is_statistic;
+  };
+  explicit BegunCall(Tape& of) : tape(of) {}
+  // The call may have ended in an exception, without the lock.
+  ~BegunCall() {
+    if (pinned.empty() && held.empty() && producer == nullptr) return;
+    const std::lock_guard<libtorch::LimitMutex> lock(libtorch::limit_mutex());
+    if (!is_ended) give_up();
+    unpin();
+    if (producer != nullptr && is_reader) tape.discard(producer.release());
+    producer.reset();
+  }
+  void pin(Cell& cell, const c10::Storage& storage) {
+    if (&cell.tape == &tape) {
+      if (now == 0) now = Tape::now();
+      tape.pin(*cell.value);
+      pinned.push_back(cell.value);
+      tape.touch(*cell.value, now);
+    } else {
+      // Another step's, which may end meanwhile.
+      records = false;
+      held.emplace_back(storage, /*to_write=*/false);
+    }
+  }
+  // The kernel has thrown, or was not run. What it may have changed is not what it was.
+  void give_up() {
+    const auto renew = [&](Cell* cell, const Value* old) {
+      if (cell == nullptr || cell->value != old) return;
+      if (cell->tape.unprotect(*cell->value, /*may_differ=*/is_running)) return;
+      if (is_running) cell->tape.new_version(*cell);
+    };
+    for (const Write& write : writes) renew(Tape::cell_of(write.tensor), write.old);
+    for (const PartWrite& part : written_parts) renew(Tape::cell_of(part.storage), part.old);
+  }
+  void note(libtorch::Drawn drawn) {
+    records = records && drawn.is_known;
+    producer->drawn = std::make_unique<const libtorch::Drawn>(std::move(drawn));
+  }
+  void unpin() {
+    for (Value* value : pinned) tape.unpin(*value);
+    pinned.clear();
+    held.clear();
+  }
+  BegunCall(const BegunCall&) = delete;
+  BegunCall& operator=(const BegunCall&) = delete;
+
+  Tape& tape;
+  // When it was asked for first, by the tape's clock.
+  double now = 0;
+  libtorch::CallForms::Found found;
+  std::unique_ptr<Producer> producer;
+  c10::SmallVector<Value*, 4> pinned;
+  std::vector<libtorch::HeldMemory> held;
+  c10::SmallVector<Write, 1> writes;
+  // Parts of sparse tensors and the like that are written to.
+  struct PartWrite {
+    c10::Storage storage;
+    const Value* old;
+  };
+  std::vector<PartWrite> written_parts;
+  // Something about the call is beyond the tape: what it makes are roots.
+  bool records = true;
+  bool is_reader = false;
+  bool is_running = false;
+  bool is_ended = false;
+};
+
+}  // namespace reprise::tape
