@@ -6,6 +6,7 @@
 #include <reprise/store.h>
 #include <torch/library.h>
 
+#include "libtorch/transfer_engine.h"
 #include "tests/fake_device/tape_testing.h"
 
 namespace reprise {
@@ -172,6 +173,16 @@ TEST_F(DeviceValues, TheProgramsOwnRecordStreamReachesTheAllocator) {
   auto another = all_gone.step();
   x_.sin().record_stream(second);
   another.finish();
+}
+
+TEST_F(DeviceValues, StoresNameTheirStreamsForManagedMemory) {
+  const auto engine = libtorch::accelerator_engine();
+  const c10::Stream second = new_fake_stream();
+  MemoryBudget budget(GiB(1), on_fake());
+  auto step = budget.step();
+  engine->lend(x_.sin(), second);
+  EXPECT_THAT(FakeMemory::named(), Contains(second.id()));
+  step.finish();
 }
 
 TEST_F(DeviceValues, StepsOnASideStreamAreExact) {
