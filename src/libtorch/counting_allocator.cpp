@@ -192,7 +192,8 @@ LimitScope::LimitScope(LimitKeeper& keeper) : keeper_(keeper) {
 
 LimitScope::~LimitScope() {
   std::lock_guard<LimitMutex> lock(limit_mutex());
-  std::erase(keepers(), &keeper_);
+  // One for each of its scopes.
+  keepers().erase(std::ranges::find(keepers(), &keeper_));
   update_lowest();
 }
 

@@ -27,9 +27,9 @@ std::int64_t rounded(std::int64_t bytes) { return (bytes + kPiece - 1) / kPiece 
 constexpr std::int64_t kLeastGivenUp = 2 << 20;
 
 const c10::DataPtr& memory_of(const Value& value) {
-  return value.cell != nullptr
-             ? ManagedMemory::memory_of(*value.cell)
-             : value.detached.unsafeGetStorageImpl()->_mutable_data_ptr_no_checks();
+  // Of a root that is about to be written to, replays read the copy.
+  return value.detached ? value.detached.unsafeGetStorageImpl()->_mutable_data_ptr_no_checks()
+                        : ManagedMemory::memory_of(*value.cell);
 }
 
 std::int64_t bytes_on(c10::Device device, at::ArrayRef<c10::IValue> stack) {
@@ -98,6 +98,7 @@ void DeviceSide::used(Value& value) {
   const c10::Stream now = device().current_stream();
   if (!first_) first_ = now.id();
   has_several_ = has_several_ || now.id() != *first_;
+  if (std::ranges::count(streams_, now.id()) == 0) streams_.push_back(now.id());
   if (!has_several_ || !value.has_bytes() || value.size == 0) return;
   device().lend(memory_of(value), now);
   if (value.remade_on == Value::kNowhere || value.remade_on == now.id()) return;
@@ -117,6 +118,18 @@ bool DeviceSide::is_on_one_stream() const {
 
 void DeviceSide::made_again(Value& value) const {
   value.remade_on = device().current_stream().id();
+}
+
+void DeviceSide::hand_over(Value& value) const {
+  if (!has_several_ || value.remade_on == Value::kNowhere || value.size == 0) return;
+  const c10::Device device = of_budget.device.device();
+  const c10::Stream maker(c10::Stream::UNSAFE, device, value.remade_on);
+  for (const c10::StreamId id : streams_) {
+    if (id == value.remade_on) continue;
+    const c10::Stream reader(c10::Stream::UNSAFE, device, id);
+    of_budget.device.lend(memory_of(value), reader);
+    libtorch::AcceleratorDevice::hold_back(reader, maker);
+  }
 }
 
 void DeviceSide::record_stream(OperatorCall& call) {
@@ -156,7 +169,7 @@ CallOnDevice::~CallOnDevice() {
   side_.promised -= promised_;
 }
 
-void CallOnDevice::proceed(const OperatorFacts& facts, Lock& lock) {
+void CallOnDevice::proceed(const OperatorFacts& facts) {
   if (!can_be_made_again(call_, facts)) return call_.proceed();
   const auto generator = libtorch::generator_of_draw(facts, call_.arguments());
   if (facts.draws_random && !generator) return call_.proceed();
@@ -169,15 +182,16 @@ void CallOnDevice::proceed(const OperatorFacts& facts, Lock& lock) {
     try {
       return call_.proceed();
     } catch (const c10::OutOfMemoryError&) {
-      const bool had_lock = lock.owns_lock();
-      if (!had_lock) lock.lock();
-      // The first time the allocator may find room without it.
-      if (!give_up_on(side_.device().device(), give_up) && !is_first) throw;
+      {
+        // Also where this thread lends the lock.
+        const std::lock_guard<libtorch::LimitMutex> lock(libtorch::limit_mutex());
+        // The first time the allocator may find room without it.
+        if (!give_up_on(side_.device().device(), give_up) && !is_first) throw;
+        if (peak_) peak_.emplace(side_.device().device());
+        running_.reset();
+      }
       before.restore();
       call_.put_back(kept);
-      if (peak_) peak_.emplace(side_.device().device());
-      running_.reset();
-      if (!had_lock) lock.unlock();
     }
   }
 }

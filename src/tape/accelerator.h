@@ -66,6 +66,9 @@ class DeviceSide {
   void used(Value& value);
   // A replay has made it there.
   void made_again(Value& value) const;
+  // The step ends: whatever stream has worked in it may read the value, and the program knows of no
+  // replay to wait for.
+  void hand_over(Value& value) const;
   // An aten::record_stream, which would not know the memory behind its managed storage.
   void record_stream(libtorch::OperatorCall& call);
 
@@ -84,6 +87,7 @@ class DeviceSide {
   // Until a second stream shows up all memory is the first one's, and read there alone.
   std::optional<c10::StreamId> first_;
   bool has_several_ = false;
+  c10::SmallVector<c10::StreamId, 2> streams_;
   std::vector<c10::Storage> kept_;
 };
 
@@ -99,8 +103,7 @@ class CallOnDevice {
   // Runs the call. Where the device is out of memory, values are dropped and it is run again, with
   // the generator that it draws from as it was, as long as that helps and the call has changed none
   // of its arguments.
-  using Lock = std::unique_lock<libtorch::LimitMutex>;
-  void proceed(const libtorch::OperatorFacts& facts, Lock& lock);
+  void proceed(const libtorch::OperatorFacts& facts);
 
   // After the call, takes down what it took. Seconds that such calls take, by what is known so far.
   double learn();

@@ -6,6 +6,7 @@
 #include <c10/core/Storage.h>
 #include <c10/util/SmallVector.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -37,7 +38,10 @@ struct BegunCall {
     const std::lock_guard<libtorch::LimitMutex> lock(libtorch::limit_mutex());
     if (!is_ended) give_up();
     unpin();
-    if (producer != nullptr && is_reader) tape.discard(producer.release());
+    if (producer == nullptr) return;
+    // It did not get as far as the tape.
+    for (const Producer::Output& output : producer->outputs) output.value->producer = nullptr;
+    if (is_reader) tape.discard(producer.release());
     producer.reset();
   }
   void pin(Cell& cell, const c10::Storage& storage) {
@@ -51,6 +55,16 @@ struct BegunCall {
       records = false;
       held.emplace_back(storage, /*to_write=*/false);
     }
+  }
+  // Whether replays of other calls may read what this one is about to overwrite.
+  bool writes_what_others_read() const {
+    const auto is_read = [this](const Value* old) {
+      return std::ranges::any_of(
+          old->readers, [this](const Producer* reader) { return reader != producer.get(); });
+    };
+    return std::ranges::any_of(writes, [&](const Write& write) { return is_read(write.old); }) ||
+           std::ranges::any_of(written_parts,
+                               [&](const PartWrite& part) { return is_read(part.old); });
   }
   // The kernel has thrown, or was not run. What it may have changed is not what it was.
   void give_up() {

@@ -147,6 +147,7 @@ c10::Storage Parking::load(std::unique_ptr<ParkedTensor>& parked, double& waited
 
 void Parking::flush(double& waited) {
   const Transfer transfer(out_, 0, waited);
+  const libtorch::BackendsOnly unseen;
   try {
     store_->flush();
   } catch (const std::exception& error) {

@@ -317,7 +317,7 @@ void Recorder::pass_by(OperatorCall& call, libtorch::CallForm& form, BegunCall& 
   const bool made_much = makes_much(call, begun);
   if (!made_much && begun.pinned.empty() && !options_.paranoid) return;
   lock.lock();
-  if (made_much) form.learnt.makes_little = false;
+  if (made_much && !tape_.is_closed()) form.learnt.makes_little = false;
   begun.unpin();
   if (options_.paranoid) tape_.drop_all();
 }
@@ -327,12 +327,17 @@ void Recorder::intercept(OperatorCall& call) {
   // Views and questions about sizes read no bytes.
   if (facts.metadata_only || (facts.writes_no_data && !facts.changes_memory)) {
     DeviceSide* const side = tape_.device_side();
-    if (side != nullptr && call.schema().name() == "aten::record_stream") side->record_stream(call);
+    if (side != nullptr && call.schema().name() == "aten::record_stream") {
+      const Lock lock(libtorch::limit_mutex());
+      side->record_stream(call);
+    }
     return;
   }
   if (facts.only_views && is_strided(call.arguments()[0])) return note_gradient(call);
   const Running here(call.schema(), tape_);
   Lock lock(libtorch::limit_mutex());
+  // The step has ended, and something that it started goes on.
+  if (tape_.is_closed()) return;
   BegunCall begun(tape_);
   begun.found = forms_.find(call, tape_.device().type());
   if (is_little(call, facts, begun.found)) return pass_by(call, *begun.found.form, begun, lock);
@@ -345,11 +350,7 @@ void Recorder::intercept(OperatorCall& call) {
                           : libtorch::signature_of(libtorch::CallForm(call)));
   }
   // Nor may another thread replay from a value that is half overwritten.
-  if (std::ranges::none_of(begun.writes, [](const BegunCall::Write& write) {
-        return write.old->readers.size() > 1;
-      })) {
-    lock.unlock();
-  }
+  if (!begun.writes_what_others_read()) lock.unlock();
   std::optional<libtorch::OwnDraws> draws;
   if (facts.draws_random && begun.producer != nullptr) draws.emplace(call, facts);
   std::optional<ObservedCall> observed;
@@ -361,7 +362,7 @@ void Recorder::intercept(OperatorCall& call) {
   const double own = OwnTime::seconds();
   const double start = Tape::now();
   if (on_device) {
-    on_device->proceed(facts, lock);
+    on_device->proceed(facts);
   } else {
     call.proceed();
   }

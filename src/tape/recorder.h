@@ -1,6 +1,10 @@
 // Sees each operator call of a step: brings back what it reads, and records what it makes.
 #pragma once
 
+#include <memory>
+#include <mutex>
+#include <utility>
+
 #include <mutex>
 
 #include "libtorch/operator_interceptor.h"
@@ -14,10 +18,15 @@ struct BegunCall;
 
 class Recorder final : public libtorch::OperatorInterceptor {
  public:
-  // The forms are those of all steps of a budget, and outlive the recorder.
-  Recorder(const BudgetOptions& options, const plan::Heuristic& heuristic,
-           libtorch::CallForms& forms, Parking* parking, Accelerator* accelerator)
-      : options_(options), forms_(forms), tape_(options, heuristic, parking, accelerator) {}
+  // `budget` has all the others, which are those of all its steps: work that a step has started may
+  // have the recorder when the budget's owner is gone.
+  Recorder(std::shared_ptr<const void> budget, const BudgetOptions& options,
+           const plan::Heuristic& heuristic, libtorch::CallForms& forms, Parking* parking,
+           Accelerator* accelerator)
+      : budget_(std::move(budget)),
+        options_(options),
+        forms_(forms),
+        tape_(options, heuristic, parking, accelerator) {}
 
   void intercept(libtorch::OperatorCall& call) override;
   Tape& tape() { return tape_; }
@@ -31,7 +40,7 @@ class Recorder final : public libtorch::OperatorInterceptor {
   bool is_little(const libtorch::OperatorCall& call, const libtorch::OperatorFacts& facts,
                  const libtorch::CallForms::Found& found) const;
   void pass_by(libtorch::OperatorCall& call, libtorch::CallForm& form, BegunCall& begun,
-               CallOnDevice::Lock& lock);
+               std::unique_lock<libtorch::LimitMutex>& lock);
   bool makes_much(const libtorch::OperatorCall& call, const BegunCall& begun) const;
   void begin(libtorch::OperatorCall& call, const libtorch::OperatorFacts& facts, BegunCall& begun);
   void begin_parts(const at::Tensor& tensor, bool is_written, BegunCall& begun);
@@ -40,6 +49,7 @@ class Recorder final : public libtorch::OperatorInterceptor {
   void take_down(const libtorch::OperatorCall& call, BegunCall& begun);
   void end(libtorch::OperatorCall& call, const libtorch::OperatorFacts& facts, BegunCall& begun);
 
+  const std::shared_ptr<const void> budget_;
   const BudgetOptions options_;
   libtorch::CallForms& forms_;
   Tape tape_;

@@ -91,13 +91,13 @@ c10::Storage Tape::storage_for_replay(const Producer& producer, std::size_t slot
     return taken;
   }
   // A storage beside the one that holds it: its use count stays as it is, and it may be dying.
+  // Of a root that is about to be written to, a copy has the bytes.
   void* const data =
-      value.cell != nullptr
-          ? ManagedMemory::memory_of(*value.cell).get()
-          : value.detached.unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get();
+      value.detached ? value.detached.unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get()
+                     : ManagedMemory::memory_of(*value.cell).get();
   if (input.use == Producer::Use::kRead) {
     return {c10::Storage::use_byte_size_t(), static_cast<std::size_t>(input.bytes),
-            c10::DataPtr(data, value.cell != nullptr ? device_ : value.detached.device()), nullptr,
+            c10::DataPtr(data, value.detached ? value.detached.device() : device_), nullptr,
             /*resizable=*/false};
   }
   return copy_of(data, input.bytes);
@@ -332,7 +332,10 @@ void Tape::close(bool may_throw) {
       if (may_throw) first = std::current_exception();
     }
   }
-  for (Value* value : pinned) unpin(*value);
+  for (Value* value : pinned) {
+    if (side_ != nullptr) side_->hand_over(*value);
+    unpin(*value);
+  }
   if (first != nullptr) std::rethrow_exception(first);
   // In one go: another step may make room as soon as the lock is free.
   for (Cell *cell = cells_, *next = nullptr; cell != nullptr; cell = next) {
@@ -348,6 +351,7 @@ void Tape::close(bool may_throw) {
     forget_if_unwanted(value);
   }
   if (side_ != nullptr) side_->let_go();
+  is_closed_ = true;
   // What has begun to die since leaves the list when its manager is told.
   while (cells_ != nullptr) wait();
 }

@@ -43,6 +43,8 @@ void Tape::protect_readers(Value& root) {
       // A detached root keeps the old bytes, under the name that readers know. new_version() takes
       // the storage from it.
       root.detached = copy_of(ManagedMemory::memory_of(*root.cell).get(), root.size);
+      if (side_ != nullptr) side_->made_again(root);
+      if (root.size < options_.smallest.count) little_kept_ += root.size;
       return;
     } catch (const BudgetError&) {
       // The other way may do: what is there needs no room.
@@ -70,10 +72,12 @@ bool Tape::unprotect(Value& value, bool may_differ) {
   if (value.producer != nullptr) return false;
   if (!value.detached) return true;
   const void* const now = ManagedMemory::memory_of(*value.cell).get();
-  if (may_differ &&
-      std::memcmp(now, value.detached.data(), static_cast<std::size_t>(value.size)) != 0) {
+  // Of an accelerator's memory it is not looked up.
+  if (may_differ && (side_ != nullptr || std::memcmp(now, value.detached.data(),
+                                                     static_cast<std::size_t>(value.size)) != 0)) {
     return false;
   }
+  if (value.size < options_.smallest.count) little_kept_ -= value.size;
   value.detached = {};
   return true;
 }

@@ -126,7 +126,8 @@ libtorch::LimitKeeper::Room Budget::make_room(std::int64_t wanted, bool is_guess
       flush_stores_on(device(), waiting_step());
       continue;
     }
-    if (is_guess) return Room::kExceeded;
+    // Operators under way may have taken already what they were promised.
+    if (is_guess || (accelerator && taken() > accelerator->device.live())) return Room::kExceeded;
     const Bytes live(taken());
     Tape::Undroppable kept;
     for (const Tape* tape : open_tapes_on(device())) {
@@ -174,7 +175,7 @@ bool give_up_on(c10::Device device, std::int64_t bytes) {
 Session::Session(std::shared_ptr<Budget> budget)
     : budget_(std::move(budget)),
       recorder_(
-          std::make_shared<Recorder>(budget_->options, *budget_->heuristic, budget_->forms,
+          std::make_shared<Recorder>(budget_, budget_->options, *budget_->heuristic, budget_->forms,
                                      budget_->parking ? &*budget_->parking : nullptr,
                                      budget_->accelerator ? &*budget_->accelerator : nullptr)),
       peak_(std::make_unique<PeakScope>(budget_->device())) {
@@ -187,8 +188,13 @@ Session::Session(std::shared_ptr<Budget> budget)
     open_tapes().push_back(&recorder_->tape());
     open_budgets().push_back(&*budget_);
   }
-  if (!budget_->accelerator) limit_.emplace(*budget_);
-  interceptor_.emplace(recorder_, libtorch::Reach::kBackwardAsWell);
+  try {
+    if (!budget_->accelerator) limit_.emplace(*budget_);
+    interceptor_.emplace(recorder_, libtorch::Reach::kBackwardAsWell);
+  } catch (...) {
+    end();
+    throw;
+  }
 }
 
 void Session::finish() {

@@ -79,14 +79,16 @@ bool Tape::is_own_memory(const c10::DataPtr& memory) const {
 
 Value& Tape::host_number(const at::Tensor& tensor) {
   const libtorch::HeldMemory held(tensor);
+  auto* const host = c10::GetAllocator(c10::kCPU);
+  const std::size_t bytes = tensor.storage().nbytes();
+  c10::Storage copy(c10::Storage::use_byte_size_t(), bytes,
+                    host->clone(tensor.storage().data(), bytes), host, /*resizable=*/false);
   auto* value = new Value;
   ++values_;
   value->size = static_cast<std::int64_t>(tensor.storage().nbytes());
   value->defined = value->bytes = value->size;
-  auto* const host = c10::GetAllocator(c10::kCPU);
-  value->detached = c10::Storage(c10::Storage::use_byte_size_t(), tensor.storage().nbytes(),
-                                 host->clone(tensor.storage().data(), tensor.storage().nbytes()),
-                                 host, /*resizable=*/false);
+  value->detached = std::move(copy);
+  if (value->size < options_.smallest.count) little_kept_ += value->size;
   return *value;
 }
 
@@ -245,6 +247,7 @@ void Tape::forget(Values& unwanted) {
       value->detached = {};
       if (options_.observer) tell_spent(*options_.observer, *this, *value);
     } else if (value->detached) {
+      if (value->size < options_.smallest.count) little_kept_ -= value->size;
       // Somebody else's memory, perhaps, that runs what it likes when it is freed.
       bytes.push_back(std::move(value->detached));
     }
@@ -289,12 +292,12 @@ Tape::Undroppable Tape::undroppable() const {
   for (const Cell* cell = cells_; cell != nullptr; cell = cell->next) {
     const Value& value = *cell->value;
     if (!value.has_bytes()) continue;
-    if (value.producer == nullptr || !cell->own) {
-      bytes.roots += value.size;
-    } else if (value.pins != 0) {
-      bytes.pinned += value.size;
-    } else {
+    if (value.size < options_.smallest.count) {
       bytes.small += value.size;
+    } else if (value.producer == nullptr || !cell->own) {
+      bytes.roots += value.size;
+    } else {
+      bytes.pinned += value.size;
     }
   }
   return bytes;

@@ -85,6 +85,8 @@ class Tape {
   // Brings back what storages hold, as long as that throws nothing; then there is nothing managed
   // any more.
   void close(bool may_throw);
+  // For good.
+  bool is_closed() const { return is_closed_; }
 
   // For Cell.
   void storage_died(Cell& cell, c10::DataPtr memory) noexcept;
@@ -153,6 +155,7 @@ class Tape {
   Parking* const parking_;
   plan::CostClasses classes_;
   plan::EvictionIndex index_;
+  bool is_closed_ = false;
   // Nothing is in the index before anything has to go.
   bool is_index_filled_ = false;
   static constexpr std::int64_t kMostLittleKept = 256 << 10;

@@ -55,6 +55,13 @@ TEST(MemoryLimit, HoldsWhileThreadsAllocate) {
   EXPECT_GT(made, 0);
 }
 
+TEST(MemoryLimit, HoldsUntilTheLastOfItsScopesEnds) {
+  Refusing keeper(live_bytes() + KiB(64));
+  const LimitScope one(keeper);
+  { const LimitScope other(keeper); }
+  EXPECT_THROW((void)c10::GetAllocator(c10::kCPU)->allocate(128 << 10), std::runtime_error);
+}
+
 // The keepers are asked in turn; one that lets bytes pass speaks for itself alone.
 class Lenient final : public LimitKeeper {
  public:

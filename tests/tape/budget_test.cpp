@@ -1,8 +1,12 @@
 // Bytes are never above the budget, and what happens when they cannot be had.
 
+#include <ATen/ThreadLocalState.h>
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
+#include <optional>
+
+#include "tape/value.h"
 #include "tests/tape/testing.h"
 
 namespace reprise {
@@ -170,6 +174,27 @@ TEST(Budget, ADeepChainIsReplayedWithoutRecursion) {
   for (int i = 0; i < 20'000; ++i) z = z.sin();
   z.sum().backward();
   EXPECT_TRUE(gradient.equal(x.grad()));
+}
+
+TEST(Budget, HoldsInAStepWhenAnotherOneOfItHasEnded) {
+  MemoryBudget budget(live_bytes() + KiB(256));
+  auto outer = budget.step();
+  { auto inner = budget.step(); }
+  EXPECT_THROW(torch::zeros({128, 1024}), BudgetError);
+}
+
+// A step that was given to a callback: what runs there when the step is over is plain.
+TEST(Budget, WhatAStepHasStartedMayRunWhenTheBudgetIsGone) {
+  std::optional<at::ThreadLocalState> state;
+  {
+    MemoryBudget budget(GiB(64));
+    auto step = budget.step();
+    state.emplace();
+  }
+  const at::ThreadLocalStateGuard guard(*state);
+  const Tensor x = torch::rand({64, 64});
+  EXPECT_TRUE(torch::equal(x + x, x * 2));
+  EXPECT_EQ(tape::living_records(), 0);
 }
 
 }  // namespace
