@@ -322,6 +322,45 @@ void Recorder::pass_by(OperatorCall& call, libtorch::CallForm& form, BegunCall& 
   if (options_.paranoid) tape_.drop_all();
 }
 
+// The operator itself. Seconds that it took; on an accelerator those that such calls took so far.
+double Recorder::run(OperatorCall& call, const OperatorFacts& facts, BegunCall& begun, Lock& lock) {
+  std::optional<CallOnDevice> on_device;
+  if (DeviceSide* const side = tape_.device_side()) {
+    on_device.emplace(*side, call,
+                      begun.producer != nullptr
+                          ? libtorch::signature_of(begun.producer->call.form())
+                          : libtorch::signature_of(libtorch::CallForm(call)));
+  }
+  // Nor may another thread replay from a value that is half overwritten.
+  if (!begun.writes_what_others_read()) lock.unlock();
+  std::optional<libtorch::OwnDraws> draws;
+  if (facts.draws_random && begun.producer != nullptr) draws.emplace(call, facts);
+  // Its kernel may have threads that allocate.
+  std::optional<libtorch::LimitLoan> loan;
+  if (lock.owns_lock()) loan.emplace();
+  begun.is_running = true;
+  const double own = OwnTime::seconds();
+  const double start = Tape::now();
+  if (on_device) {
+    on_device->proceed(facts);
+  } else {
+    call.proceed();
+  }
+  double seconds = (begun.now = Tape::now()) - start - (OwnTime::seconds() - own);
+  loan.reset();
+  if (draws) begun.note(draws->drawn());
+  if (!lock.owns_lock()) lock.lock();
+  Producer* const producer = begun.producer.get();
+  if (on_device) {
+    seconds = on_device->learn();
+    if (producer != nullptr) producer->seconds = seconds;
+  } else if (producer != nullptr) {
+    double& least = producer->call.form().learnt.seconds;
+    producer->seconds = least = std::min(least, seconds);
+  }
+  return seconds;
+}
+
 void Recorder::intercept(OperatorCall& call) {
   const OperatorFacts& facts = libtorch::facts_of(call.handle());
   // Views and questions about sizes read no bytes.
@@ -342,43 +381,9 @@ void Recorder::intercept(OperatorCall& call) {
   begun.found = forms_.find(call, tape_.device().type());
   if (is_little(call, facts, begun.found)) return pass_by(call, *begun.found.form, begun, lock);
   begin(call, facts, begun);
-  std::optional<CallOnDevice> on_device;
-  if (DeviceSide* const side = tape_.device_side()) {
-    on_device.emplace(*side, call,
-                      begun.producer != nullptr
-                          ? libtorch::signature_of(begun.producer->call.form())
-                          : libtorch::signature_of(libtorch::CallForm(call)));
-  }
-  // Nor may another thread replay from a value that is half overwritten.
-  if (!begun.writes_what_others_read()) lock.unlock();
-  std::optional<libtorch::OwnDraws> draws;
-  if (facts.draws_random && begun.producer != nullptr) draws.emplace(call, facts);
   std::optional<ObservedCall> observed;
   if (options_.observer) observed.emplace(tape_, call);
-  // Its kernel may have threads that allocate.
-  std::optional<libtorch::LimitLoan> loan;
-  if (lock.owns_lock()) loan.emplace();
-  begun.is_running = true;
-  const double own = OwnTime::seconds();
-  const double start = Tape::now();
-  if (on_device) {
-    on_device->proceed(facts);
-  } else {
-    call.proceed();
-  }
-  double seconds = (begun.now = Tape::now()) - start - (OwnTime::seconds() - own);
-  loan.reset();
-  if (draws) begun.note(draws->drawn());
-  if (!lock.owns_lock()) lock.lock();
-  Producer* const producer = begun.producer.get();
-  if (on_device) {
-    seconds = on_device->learn();
-    on_device.reset();
-    if (producer != nullptr) producer->seconds = seconds;
-  } else if (producer != nullptr) {
-    double& least = producer->call.form().learnt.seconds;
-    producer->seconds = least = std::min(least, seconds);
-  }
+  const double seconds = run(call, facts, begun, lock);
   end(call, facts, begun);
   if (observed) {
     c10::SmallVector<std::int16_t, 2> written;

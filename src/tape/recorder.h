@@ -47,6 +47,8 @@ class Recorder final : public libtorch::OperatorInterceptor {
   void note_writes(libtorch::OperatorCall& call, const libtorch::OperatorFacts& facts,
                    BegunCall& begun);
   void take_down(const libtorch::OperatorCall& call, BegunCall& begun);
+  double run(libtorch::OperatorCall& call, const libtorch::OperatorFacts& facts, BegunCall& begun,
+             std::unique_lock<libtorch::LimitMutex>& lock);
   void end(libtorch::OperatorCall& call, const libtorch::OperatorFacts& facts, BegunCall& begun);
 
   const std::shared_ptr<const void> budget_;
