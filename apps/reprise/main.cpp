@@ -14,7 +14,7 @@
 
 namespace {
 
-// While no InterruptScope is open. There is no result by then.
+// Until the command has ended, while no InterruptScope is open. There is no result by then.
 void end_at_once(int signal) {
   constexpr char kText[] = "reprise: interrupted before there was a result\n";
   // Where this cannot be told, the exit code says it.
@@ -22,15 +22,18 @@ void end_at_once(int signal) {
   _exit(reprise::app::exit_code_of_signal(signal));
 }
 
-void await_signals() {
+// What the program was started to ignore stays ignored.
+void answer_signals(void (*handler)(int)) {
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
     struct sigaction action = {};
     sigaction(signal, nullptr, &action);
     if (action.sa_handler == SIG_IGN) continue;
-    action.sa_handler = end_at_once;
+    action.sa_handler = handler;
     sigaction(signal, &action, nullptr);
   }
 }
+
+void await_signals() { answer_signals(end_at_once); }
 
 // The sanitizers' own libraries must start before what they watch.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -49,5 +52,8 @@ void await_signals() {
 int main(int argc, char** argv) {
   await_signals();
   reprise::app::prepare_streams();
-  return reprise::app::run_command_line(argc, argv);
+  const int exit_code = reprise::app::run_command_line(argc, argv);
+  // LibTorch takes its time to end, too, and by then there is a result.
+  answer_signals(SIG_DFL);
+  return exit_code;
 }

@@ -1,11 +1,16 @@
 // The name beside ends as the other does, for writers choose a format by it, and is hidden, for
-// what a killed run leaves there is nobody's data.
+// what a killed run leaves there is nobody's data. What has that name is never opened: it is
+// another run's, or a link that somebody has laid there.
 #include "apps/reprise/new_file.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <reprise/error.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
+#include <optional>
 #include <system_error>
 
 namespace reprise::app {
@@ -40,17 +45,53 @@ bool is_replaceable(const fs::path& path) {
   return status.type() == fs::file_type::not_found || fs::is_regular_file(status);
 }
 
+// Of a regular file.
+std::optional<mode_t> permissions(const fs::path& path) {
+  struct stat status = {};
+  if (::stat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) return std::nullopt;
+  return status.st_mode & 0777;
+}
+
+// Process ids come back, above all in containers: what a killed run has left may have this one's.
+fs::path nth_place(const fs::path& place, int n) {
+  const std::string further = n == 0 ? "" : fmt::format("-{}", n);
+  return place.parent_path() /
+         fmt::format(".partial.{}{}.{}", ::getpid(), further, place.filename().string());
+}
+
+// Null, with errno, if there is no making it.
+std::FILE* make_beside(const fs::path& place, fs::path& written) {
+  constexpr int kMostTries = 1000;
+  // To nobody who must not read what it is to replace; some write to it by its name.
+  const mode_t mode = (permissions(place).value_or(0666) & 0666) | 0600;
+  int fd = -1;
+  for (int n = 0; n < kMostTries; ++n) {
+    written = nth_place(place, n);
+    fd = ::open(written.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
+    if (fd >= 0 || errno != EEXIST) break;
+  }
+  if (fd < 0) return nullptr;
+  std::FILE* const file = ::fdopen(fd, "w");
+  if (file == nullptr) {
+    const int error = errno;
+    ::close(fd);
+    ::unlink(written.c_str());
+    errno = error;
+  }
+  return file;
+}
+
 }  // namespace
 
 fs::path place_beside(const fs::path& path) {
   const fs::path place = behind_links(path);
-  if (!is_replaceable(place)) return path;
-  return place.parent_path() / (".partial." + place.filename().string());
+  return is_replaceable(place) ? nth_place(place, 0) : path;
 }
 
-NewFile::NewFile(const fs::path& path, const char* option)
-    : path_(path), written_(place_beside(path)), is_in_place_(written_ == path) {
-  file_.reset(std::fopen(written_.c_str(), "we"));
+NewFile::NewFile(const fs::path& path, const char* option) : path_(path), written_(path) {
+  const fs::path place = behind_links(path);
+  is_in_place_ = !is_replaceable(place);
+  file_.reset(is_in_place_ ? std::fopen(path.c_str(), "we") : make_beside(place, written_));
   if (file_) return;
   const std::string why = reason();
   std::error_code ignored;
@@ -75,7 +116,10 @@ void NewFile::write(const std::string& text) {
 
 void NewFile::take_place() {
   if (is_in_place_) return;
-  if (std::rename(written_.c_str(), behind_links(path_).c_str()) != 0) {
+  const fs::path place = behind_links(path_);
+  // Where a file system knows no permissions, there are none to keep.
+  if (const auto before = permissions(place)) ::fchmod(::fileno(file_.get()), *before);
+  if (std::rename(written_.c_str(), place.c_str()) != 0) {
     throw Error(fmt::format("cannot write to {}: {}", path_.string(), reason()));
   }
   is_in_place_ = true;

@@ -1,5 +1,7 @@
 // A file of results that takes its place only when there is something in it: until then what was
-// there before stays, and a run that fails leaves nothing.
+// there before stays, and a run that fails leaves nothing. Runs with the same place do not come
+// into each other's way: each begins a file of its own, and the one that takes its place last
+// stays.
 #pragma once
 
 #include <cstdio>
@@ -27,8 +29,8 @@ class NewFile {
   std::FILE* stream() const { return file_.get(); }
   // Adds to it and flushes. Throws Error, naming path and reason, if it cannot.
   void write(const std::string& text);
-  // Replaces what was there, in one step. What is written afterwards goes to the same file. Throws
-  // Error in the same way; further calls do nothing.
+  // Replaces what was there, in one step, and takes over its permissions. What is written
+  // afterwards goes to the same file. Throws Error in the same way; further calls do nothing.
   void take_place();
 
  private:
@@ -38,12 +40,13 @@ class NewFile {
 
   std::filesystem::path path_;
   std::filesystem::path written_;
-  bool is_in_place_;
+  bool is_in_place_ = false;
   std::unique_ptr<std::FILE, Close> file_;
 };
 
-// Where a file of results is begun: beside it, hidden, with a name that ends as its own; itself
-// where it is no regular file.
+// Where this process begins a file of results: beside it, hidden, with a name that ends as its own;
+// itself where it is no regular file. If something has that name already, the file is begun under
+// a further one.
 std::filesystem::path place_beside(const std::filesystem::path& path);
 
 }  // namespace reprise::app

@@ -5,8 +5,13 @@
 
 #include <chrono>
 #include <csignal>
+#include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <optional>
+#include <sstream>
+#include <string>
 #include <thread>
 
 #include "tests/apps/program.h"
@@ -136,12 +141,49 @@ TEST(Endings, ASignalBeforeTheFirstStepIsTold) {
   EXPECT_EQ(contents(folder / "m"), "{\"step\":1}\n");
 }
 
+// The signals that a process notes, of /proc's line; none once it has ended.
+std::optional<std::uint64_t> noted_signals(const std::string& pid) {
+  std::istringstream status(contents("/proc/" + pid + "/status"));
+  std::string line;
+  while (std::getline(status, line)) {
+    if (line.starts_with("State:\tZ") || line.starts_with("State:\tX")) break;
+    if (line.starts_with("SigCgt:")) return std::stoull(line.substr(7), nullptr, 16);
+  }
+  return std::nullopt;
+}
+
+// Between its result and its end. Where the process was too fast to be watched, another is.
+bool is_seen_to_end_unprepared() {
+  std::FILE* const process = popen("echo $$; exec " REPRISE_CLI " --version", "r");
+  char pid[64] = "", result[256] = "";
+  if (process == nullptr || std::fgets(pid, sizeof pid, process) == nullptr ||
+      std::fgets(result, sizeof result, process) == nullptr) {
+    ADD_FAILURE() << "no result";
+    return true;
+  }
+  constexpr std::uint64_t kHandled = 1U << (SIGINT - 1) | 1U << (SIGTERM - 1) | 1U << (SIGHUP - 1);
+  const std::string number = std::to_string(std::stol(pid));
+  bool is_seen = false;
+  for (auto noted = noted_signals(number); noted && !is_seen; noted = noted_signals(number)) {
+    is_seen = (*noted & kHandled) == 0;
+  }
+  EXPECT_EQ(pclose(process), 0);
+  return is_seen;
+}
+
+// It would say that there was none.
+TEST(Endings, ASignalAfterTheResultIsNotAnswered) {
+  bool is_seen = false;
+  for (int i = 0; i < 20 && !is_seen; ++i) is_seen = is_seen_to_end_unprepared();
+  EXPECT_TRUE(is_seen);
+}
+
 // A step that takes about a second, and a signal in its middle.
 Finished interrupt_long_step(int signal, const std::string& steps) {
   const TemporaryFolder folder;
   const std::string more = " --accumulate 1000 --metrics " + folder / "m";
   Process process(tiny_run("train", "--steps " + steps + more));
-  for (int i = 0; i < 3000 && !std::filesystem::exists(folder / ".partial.m"); ++i) {
+  for (int i = 0; i < 3000 && !is_begun(folder, "m"); ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
   std::this_thread::sleep_for(std::chrono::milliseconds(100));

@@ -119,14 +119,14 @@ TEST(Frontier, AnEarlyInterruptionSaysSo) {
   write_file(folder / "f.svg", "of an earlier run");
   Process process(tiny_run("frontier", "--svg " + folder / "f.svg"));
   // Begun before the data is read.
-  ASSERT_TRUE(await([&] { return std::filesystem::exists(folder / ".partial.f.svg"); }));
+  ASSERT_TRUE(await([&] { return is_begun(folder, "f.svg"); }));
   process.send(SIGINT);
   const Finished result = process.wait();
   EXPECT_EQ(result.exit_code, 130);
   EXPECT_EQ(result.err, "reprise frontier: interrupted before anything was measured\n");
   EXPECT_EQ(result.out, "");
   EXPECT_EQ(contents(folder / "f.svg"), "of an earlier run");
-  EXPECT_FALSE(std::filesystem::exists(folder / ".partial.f.svg"));
+  EXPECT_FALSE(is_begun(folder, "f.svg"));
 }
 
 TEST(Frontier, AnInterruptedOneCountsTheStepsThatWereRun) {

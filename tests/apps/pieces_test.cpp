@@ -14,7 +14,6 @@
 #include "apps/reprise/batches.h"
 #include "apps/reprise/figures.h"
 #include "apps/reprise/metrics.h"
-#include "apps/reprise/new_file.h"
 #include "apps/reprise/progress.h"
 #include "apps/reprise/schedule.h"
 #include "apps/reprise/sealed_file.h"
@@ -187,7 +186,7 @@ TEST(MetricsFile, KeepsEarlierStepsAndNothingElse) {
   MetricsFile(folder / "link", 2).write({{"step", 2}});
   EXPECT_EQ(contents(file), "{\"step\": 1}\n{\"step\":2}\n");
   EXPECT_TRUE(std::filesystem::is_symlink(folder / "link"));
-  EXPECT_FALSE(std::filesystem::exists(folder / ".partial.m"));
+  EXPECT_FALSE(is_begun(folder, "m"));
   MetricsFile(file, 1).write({{"step", 1}});
   EXPECT_EQ(contents(file), "{\"step\":1}\n");
 }
@@ -210,52 +209,8 @@ TEST(MetricsFile, ARunThatNeverBeginsLosesNothing) {
       const MetricsFile unused(folder / "m", first_step);
     }
     EXPECT_EQ(contents(folder / "m"), lines);
-    EXPECT_FALSE(std::filesystem::exists(folder / ".partial.m"));
+    EXPECT_FALSE(is_begun(folder, "m"));
   }
-}
-
-TEST(NewFile, TakesItsPlaceInOneStepOrNotAtAll) {
-  const TemporaryFolder folder;
-  write_file(folder / "f", "before");
-  std::filesystem::create_symlink("f", folder / "link");
-  std::filesystem::create_symlink("yet to come", folder / "dangling");
-  {
-    NewFile unfinished(folder / "link", "--option");
-    unfinished.write("half");
-    EXPECT_EQ(unfinished.written(), folder / ".partial.f");
-  }
-  EXPECT_EQ(contents(folder / "f"), "before");
-  EXPECT_FALSE(std::filesystem::exists(folder / ".partial.f"));
-  for (const char* name : {"link", "dangling"}) {
-    NewFile whole(folder / name, "--option");
-    whole.write("after");
-    whole.take_place();
-    whole.write(", and more");
-    EXPECT_TRUE(std::filesystem::is_symlink(folder / name));
-    EXPECT_EQ(contents(folder / name), "after, and more");
-  }
-  EXPECT_EQ(contents(folder / "f"), "after, and more");
-  EXPECT_EQ(contents(folder / "yet to come"), "after, and more");
-}
-
-TEST(NewFile, SaysWhereItCannotBeWritten) {
-  const TemporaryFolder folder;
-  EXPECT_EQ(refusal([&] { NewFile(folder / "none/f", "--option"); }),
-            "cannot write " + folder / "none/f" +
-                " (No such file or directory); choose another file with --option");
-  write_file(folder / "f", "before");
-  std::filesystem::create_directory(folder / ".partial.f");
-  EXPECT_EQ(refusal([&] { NewFile(folder / "f", "--option"); }),
-            "cannot write " + folder / "f" + " (" + folder / ".partial.f" +
-                ": Is a directory); choose another file with --option");
-  std::filesystem::create_directory(folder / "d");
-  EXPECT_THAT(refusal([&] { NewFile(folder / "d", "--option"); }), HasSubstr("Is a directory"));
-  for (const char* open : {"/dev/stdout", "/dev/fd/1", "/proc/self/fd/2", "/dev/full"}) {
-    EXPECT_EQ(NewFile(open, "--option").written(), open);
-  }
-  NewFile full("/dev/full", "--option");
-  EXPECT_THAT(refusal([&] { full.write("text"); }),
-              HasSubstr("cannot write to /dev/full: No space left on device"));
 }
 
 TEST(MetricsFile, RefusesAFileThatHoldsAnythingElse) {

@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdlib>
 #include <fstream>
@@ -122,6 +123,13 @@ TemporaryFolder::TemporaryFolder() {
 }
 
 TemporaryFolder::~TemporaryFolder() { fs::remove_all(path_); }
+
+bool is_begun(const TemporaryFolder& folder, const std::string& name) {
+  return std::ranges::any_of(fs::directory_iterator(folder.path()), [&](const auto& entry) {
+    const std::string found = entry.path().filename();
+    return found.starts_with(".partial.") && found.ends_with("." + name);
+  });
+}
 
 std::string contents(const fs::path& file) {
   std::ifstream stream(file, std::ios::binary);

@@ -59,6 +59,10 @@ class TemporaryFolder {
   std::filesystem::path path_;
 };
 
+// Whether some run has begun a file of results of that name, and neither put it in its place nor
+// removed it.
+bool is_begun(const TemporaryFolder& folder, const std::string& name);
+
 std::string contents(const std::filesystem::path& file);
 void write_file(const std::filesystem::path& file, const std::string& text);
 
