@@ -11,14 +11,20 @@
 //   }
 //   std::cout << budget.report().peak;
 //
-// Inside a step every operator below autograd is recorded on a tape. When an allocation would pass
+// Inside a step the operators below autograd are recorded on a tape. When an allocation would pass
 // the budget, results that the tape can make again give up their bytes in place, whoever holds them
 // (variables, modules, autograd's graph), and are made again before an operator reads them. Which
 // one goes is decided as in Dynamic Tensor Rematerialization (arXiv:2006.09616). docs/tape.md says
 // how it works and what is never dropped.
 //
+// On the CPU, calls of which the budget has seen that they make nothing as large as
+// BudgetOptions::smallest are passed by: their results are not made again but stay, also those that
+// the program lets go, for as long as what depends on them may have to be made again. Once more
+// than 256 KiB were kept so in a step, such calls are recorded for the rest of it.
+//
 // The budget counts all bytes of the device's allocator (live_bytes()): parameters, gradients,
-// optimizer state and temporaries too, and whatever other threads allocate meanwhile.
+// optimizer state and temporaries too, and whatever other threads allocate meanwhile. Only an
+// allocation that another thread had begun before the step may pass the limit.
 //
 // On an accelerator (BudgetOptions::device) the allocator asks nobody, and room is made before an
 // operator runs, from what the same call (operator, shapes, numbers) took before in any step of the
@@ -90,7 +96,8 @@ struct BudgetOptions {
   // must not allocate memory of the device on threads of its own while it is called, nor be the
   // store of an Offload scope inside of a step.
   std::shared_ptr<Store> store = {};
-  // Values below this size are not dropped: it would cost more than it frees.
+  // Values below this size are not dropped: it would cost more than it frees. Most calls that make
+  // nothing else are not recorded either (above).
   Bytes smallest = KiB(16);
   // The most time that a step may spend on running operators again: just above the smallest budget
   // that works it may be exponentially long. Past it the step ends with a BudgetError.
@@ -102,7 +109,7 @@ struct BudgetOptions {
 // What a step did.
 struct StepReport {
   Bytes peak;                  // the most bytes live at once
-  std::int64_t operators = 0;  // recorded
+  std::int64_t operators = 0;  // recorded, or passed by for making only what is too small
   std::int64_t dropped = 0;
   Bytes dropped_bytes;
   std::int64_t replayed = 0;  // operators run again
@@ -120,10 +127,10 @@ class MemoryBudget {
   // there or whose allocator keeps no statistics, and where operators cannot be seen below
   // autograd.
   explicit MemoryBudget(Bytes limit, BudgetOptions options = {});
-  // That part of all the bytes that the device of the options has; of the CPU: the machine's
-  // physical memory, or the limit of the process's control group where that is smaller. Memory that
-  // others use is not taken off. Throws
-  // UsageError for a fraction that is not above 0 and at most 1, and as the constructor does.
+  // That part of all the bytes that the device of the options has; of the CPU: of the machine's
+  // physical memory, or of the limit of the process's control group where that is smaller. Memory
+  // that others use is not taken off. Throws UsageError for a fraction that is not above 0 and at
+  // most 1, and as the constructor does.
   static MemoryBudget fraction_of_device(double fraction, BudgetOptions options = {});
   ~MemoryBudget();
   MemoryBudget(const MemoryBudget&) = delete;
