@@ -181,7 +181,7 @@ TEST_F(DeviceBudget, BesideTheCpusEachKeepsItsOwn) {
   const Tensors plain_device = on_device.gradients();
   const Tensors plain_host = on_host.gradients();
   // The fake device's kernels take the host's memory for their results.
-  MemoryBudget host(on_host.limit_at(0.7), {.smallest = Bytes(1)});
+  MemoryBudget host(on_host.limit_at(0.8), {.smallest = Bytes(1)});
   MemoryBudget device(on_device.limit_at(0.6), on_fake());
   for (int i = 0; i < 4; ++i) {
     auto outer = i % 2 == 0 ? host.step() : device.step();
