@@ -69,6 +69,11 @@ TEST_F(DeviceBudget, WaitsForTheDeviceOnlyToVerify) {
   network.gradients_under(budget);
   EXPECT_GT(budget.report().dropped, 0);
   EXPECT_EQ(FakeStreams::of(0).synchronizations(), before);
+  BudgetOptions options = on_fake();
+  options.verify = true;
+  MemoryBudget verified(network.limit_at(0.6), options);
+  network.gradients_under(verified);
+  EXPECT_GT(FakeStreams::of(0).synchronizations(), before);
 }
 
 TEST_F(DeviceBudget, AFullDeviceHasValuesDroppedAndTheOperatorRunAgain) {

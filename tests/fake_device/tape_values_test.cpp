@@ -153,6 +153,51 @@ TEST_F(DeviceValues, StreamsThatReadAreNamedBeforeBytesAreGivenUp) {
   FakeStreams::of(0).get_there();
 }
 
+// What is brought back at a step's end is made on a stream that the program has no reason to wait
+// for.
+TEST_F(DeviceValues, WhatAStepsEndBringsBackIsThereForAllItsStreams) {
+  const c10::Stream first = current_fake_stream();
+  const c10::Stream second = new_fake_stream();
+  let_wait(second, first);
+  at::Tensor y;
+  {
+    auto step = budget_.step();
+    {
+      const c10::StreamGuard guard(second);
+      y = x_ * 2;
+    }
+    step.finish();
+  }
+  EXPECT_GT(budget_.report().replayed, 0);
+  {
+    const c10::StreamGuard guard(second);
+    const at::Tensor read = y + 1;
+    y = at::Tensor();
+    EXPECT_THAT(FakeMemory::hazards(), IsEmpty());
+  }
+  let_wait(first, second);
+}
+
+// Nor does the program know of the copy of what a root was.
+TEST_F(DeviceValues, OtherStreamsWaitForTheOldBytesOfARoot) {
+  const c10::Stream first = current_fake_stream();
+  const c10::Stream second = new_fake_stream();
+  at::Tensor root = at::ones({50}).to(fake(0));
+  auto step = budget_.step();
+  const at::Tensor y = x_ * root;
+  let_wait(second, first);
+  root.add_(1);
+  at::Tensor z;
+  {
+    const c10::StreamGuard guard(second);
+    z = y.exp();
+  }
+  EXPECT_THAT(FakeMemory::hazards(), IsEmpty());
+  let_wait(first, second);
+  EXPECT_TRUE(same_bits(z, x_.cpu().exp()));
+  step.finish();
+}
+
 TEST_F(DeviceValues, OneStreamIsNamedToNobody) {
   Network network(fake(0), 3, 64);
   MemoryBudget budget(network.limit_at(0.6), on_fake());
