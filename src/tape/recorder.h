@@ -5,8 +5,6 @@
 #include <mutex>
 #include <utility>
 
-#include <mutex>
-
 #include "libtorch/operator_interceptor.h"
 #include "libtorch/recorded_call.h"
 #include "tape/accelerator.h"
