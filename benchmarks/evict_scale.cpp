@@ -25,7 +25,7 @@
 namespace reprise::bench {
 namespace {
 
-constexpr const char* kBench = "evict_scale";
+constexpr const char* kEvictScale = "evict_scale";
 constexpr int kSizes[] = {100, 1'000, 10'000, 100'000};
 constexpr int kUses = 4;
 
@@ -129,13 +129,13 @@ void evict_scale(Session& session) {
       peers.push_back(1e6 * mean_of_middle(time_cold(20, [&] { walked.by_walk(); })));
     }
     Figure figure =
-        make_figure(kBench, fmt::format("an eviction of {} values", count), "µs", ours, peers);
+        make_figure(kEvictScale, fmt::format("an eviction of {} values", count), "µs", ours, peers);
     microseconds[count] = figure.ours;
     session.report(std::move(figure));
   }
   // A time that grows like log n lies on a straight line over log n.
   const double by_line = microseconds[10'000] + (microseconds[10'000] - microseconds[100]) / 2;
-  session.report({.bench = kBench,
+  session.report({.bench = kEvictScale,
                   .name = "100000 values against the line in log n through 100 and 10000",
                   .ours = microseconds[100'000] / by_line,
                   .peer = {},

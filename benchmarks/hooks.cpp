@@ -13,7 +13,7 @@
 namespace reprise::bench {
 namespace {
 
-const at::Tensor& itself(const at::Tensor& tensor) { return tensor; }
+const at::Tensor& unchanged(const at::Tensor& tensor) { return tensor; }
 
 Formula per_tensor_beyond(const char* name, const char* base) {
   return [name, base](const Round& round) { return 1e6 * (round[name] - round[base]) / kChain; };
@@ -27,7 +27,7 @@ void hooks(Session& session) {
   Race race(session, "hooks", session.python());
   race.add("plain", backward_of(sin_chain));
   race.add("identity", backward_of([](const at::Tensor& x) {
-             SavedTensorHooks scope(itself, itself);
+             SavedTensorHooks scope(unchanged, unchanged);
              return sin_chain(x);
            }));
   race.add("save_on_cpu", backward_of([](const at::Tensor& x) {

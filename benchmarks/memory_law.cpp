@@ -24,7 +24,7 @@
 namespace reprise::bench {
 namespace {
 
-constexpr const char* kBench = "memory_law";
+constexpr const char* kMemoryLaw = "memory_law";
 // Wide in rows, so that activations outweigh the weights' gradients, and shallow enough for L =
 // 256.
 constexpr std::int64_t kRows = 1024;
@@ -128,7 +128,7 @@ struct Series {
 // One figure that was counted, or is a function of figures.
 void report_exact(Session& session, std::string name, double value, std::string unit,
                   const Bar& bar = {}) {
-  session.report({.bench = kBench,
+  session.report({.bench = kMemoryLaw,
                   .name = std::move(name),
                   .ours = value,
                   .peer = {},
@@ -139,7 +139,7 @@ void report_exact(Session& session, std::string name, double value, std::string 
 }
 
 void measure(Session& session, int depth, std::map<std::string, Series>& series) {
-  Race race(session, kBench, nullptr);
+  Race race(session, kMemoryLaw, nullptr);
   for (const Strategy& strategy : kStrategies) {
     if (depth > strategy.deepest) continue;
     auto chain = std::make_shared<Chain>(depth);

@@ -29,10 +29,10 @@
 namespace reprise::bench {
 namespace {
 
-constexpr const char* kBench = "offload_disk";
+constexpr const char* kOffloadDisk = "offload_disk";
 
 // A model as a row of blocks.
-struct Row {
+struct Stack {
   std::string name;
   std::vector<std::function<at::Tensor(const at::Tensor&)>> blocks;
   std::vector<at::Tensor> parameters;
@@ -63,14 +63,14 @@ struct Row {
   }
 };
 
-Row transformer(int count) {
+Stack transformer(int count) {
   auto model = std::make_shared<Model>(
       make_model(count, {.width = 512, .heads = 8, .length = 256, .batch = 4, .dropout = 0.1}));
-  Row row{.name = "transformer",
-          .blocks = {},
-          .parameters = model->parameters,
-          .input = model->input,
-          .on_its_way = MiB(24)};
+  Stack row{.name = "transformer",
+            .blocks = {},
+            .parameters = model->parameters,
+            .input = model->input,
+            .on_its_way = MiB(24)};
   for (Block& block : model->blocks) {
     row.blocks.emplace_back(
         [block, model](const at::Tensor& x) mutable { return block->forward(x); });
@@ -79,12 +79,12 @@ Row transformer(int count) {
 }
 
 // Operators that each save 2 MiB and cost next to nothing to compute.
-Row elementwise(int count) {
-  Row row{.name = "elementwise",
-          .blocks = {},
-          .parameters = {},
-          .input = at::randn({512, 1024}),
-          .on_its_way = MiB(20)};
+Stack elementwise(int count) {
+  Stack row{.name = "elementwise",
+            .blocks = {},
+            .parameters = {},
+            .input = at::randn({512, 1024}),
+            .on_its_way = MiB(20)};
   for (int i = 0; i < count; ++i) {
     at::Tensor weight = at::ones({1024}).requires_grad_(true);
     row.parameters.push_back(weight);
@@ -98,7 +98,7 @@ Row elementwise(int count) {
 }
 
 // A disk other than that of temporary files is measured by naming a folder on it.
-DiskStoreOptions disk(const Row& row) {
+DiskStoreOptions disk(const Stack& row) {
   const char* folder = std::getenv("REPRISE_BENCH_FOLDER");
   DiskStoreOptions options;
   options.folder = folder != nullptr ? folder : std::filesystem::temp_directory_path().string();
@@ -145,7 +145,7 @@ double time_disk(store::BlockFile& file, const DiskStoreOptions& options, std::i
   return watch.elapsed().count();
 }
 
-double time_step(Row& row, const std::shared_ptr<Store>& store) {
+double time_step(Stack& row, const std::shared_ptr<Store>& store) {
   const StepWatch watch;
   {
     at::Tensor loss;
@@ -163,10 +163,10 @@ double time_step(Row& row, const std::shared_ptr<Store>& store) {
 
 void report(Session& session, const std::string& name, const std::vector<double>& values,
             const std::string& unit, const Bar& bar = {}) {
-  session.report(make_figure(kBench, name, unit, values, {}, bar));
+  session.report(make_figure(kOffloadDisk, name, unit, values, {}, bar));
 }
 
-void measure_peak(Session& session, Row& row) {
+void measure_peak(Session& session, Stack& row) {
   const std::int64_t activations = row.activation_bytes();
   const std::int64_t parameters = row.parameter_bytes();
   const auto peak_with = [&](const std::shared_ptr<Store>& store) {
@@ -192,7 +192,7 @@ void measure_peak(Session& session, Row& row) {
          {ours / bound}, "×", {.at_most = 1.3});
 }
 
-void measure_time(Session& session, Row& row) {
+void measure_time(Session& session, Stack& row) {
   const DiskStoreOptions options = disk(row);
   const auto store = disk_store(options);
   const auto file = store::open_block_file(options.folder);
@@ -229,7 +229,7 @@ void measure_time(Session& session, Row& row) {
 }  // namespace
 
 void offload_disk(Session& session) {
-  for (Row row : {transformer(6), elementwise(12)}) {
+  for (Stack row : {transformer(6), elementwise(12)}) {
     measure_peak(session, row);
     measure_time(session, row);
   }

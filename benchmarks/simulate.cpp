@@ -16,7 +16,7 @@
 namespace reprise::bench {
 namespace {
 
-constexpr const char* kBench = "simulate";
+constexpr const char* kSimulateBench = "simulate";
 constexpr double kRatios[] = {.8, .5, .4, .3, .2};
 constexpr double kModerate = .5;  // the ratio at which the speed is taken
 constexpr double kOutOfMemory = 0;
@@ -49,7 +49,7 @@ void report_slowdowns(Session& session, const Reference& reference,
     const plan::SimulationResult result = run(simulator, kRatios[i]);
     const double ours =
         result.outcome == plan::Outcome::kOutOfMemory ? kOutOfMemory : result.slowdown();
-    session.report({.bench = kBench,
+    session.report({.bench = kSimulateBench,
                     .name = fmt::format("{} at {:.1f}", reference.model, kRatios[i]),
                     .ours = ours,
                     .peer = reference.slowdown[i],
@@ -99,7 +99,7 @@ void write_made_up_step(const std::filesystem::path& file, int blocks) {
 void report_speed(Session& session, const std::string& name, const std::filesystem::path& file,
                   const plan::Trace& trace, const plan::Simulator& simulator) {
   const plan::SimulationResult moderate = run(simulator, kModerate);
-  Race race(session, kBench, nullptr);
+  Race race(session, kSimulateBench, nullptr);
   race.add("read", [&] { plan::read_trace(file); });
   race.add("run", [&] { run(simulator, kModerate); });
   race.add("run by index", [&] { run(simulator, kModerate, plan::Search::kIndex); });

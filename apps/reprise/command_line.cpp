@@ -18,6 +18,7 @@
 
 #include "apps/reprise/arguments.h"
 #include "apps/reprise/commands.h"
+#include "apps/reprise/failure.h"
 #include "apps/reprise/help.h"
 #include "apps/reprise/interrupt.h"
 #include "apps/reprise/streams.h"
@@ -28,8 +29,6 @@ namespace {
 
 constexpr int kFailed = 1;
 constexpr int kBadInput = 2;
-
-std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
 std::string command_name(const CLI::App& program) {
   const auto chosen = program.get_subcommands();

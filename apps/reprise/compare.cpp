@@ -20,10 +20,7 @@ namespace reprise::app {
 
 namespace {
 
-// The weights, their gradients, and the bits of the gradients that are the yardstick.
-constexpr int kCopiesOfWeights = 3;
-
-std::vector<std::string> row_of(const Measured& each, const Measured& plain) {
+std::vector<std::string> row_of_strategy(const Measured& each, const Measured& plain) {
   std::vector<std::string> row = {escape(each.name), "-", "-", "-", "-", "-", "-", "-"};
   if (each.is_examined) {
     row[1] = to_string(each.peak);
@@ -50,7 +47,7 @@ void print_table(const CompareOptions& options, const std::vector<Measured>& all
                "same gradients"});
   const Measured& plain = all.front();
   for (const Measured& each : all) {
-    if (is_shown(each)) table.add(row_of(each, plain));
+    if (is_shown(each)) table.add(row_of_strategy(each, plain));
   }
   print_result(table.text() + "\n");
   print_result(
@@ -80,7 +77,7 @@ int compare(CompareOptions options) {
   const InterruptScope interrupt;
   check(options);
   const c10::Device device = parse_device(options.device);
-  check_memory(options, kCopiesOfWeights, device);
+  check_memory(options, kCopiesInComparisons, device);
   std::vector<Measured> all = strategies_to_measure(options.strategies, device);
   if (options.threads > 0) at::set_num_threads(options.threads);
   const TextData data = load_text(options.data);

@@ -7,11 +7,7 @@
 
 namespace reprise::app {
 
-namespace {
-
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
-
-}  // namespace
 
 std::string text_of(const std::exception_ptr& error) {
   try {

@@ -6,6 +6,7 @@
 
 namespace reprise::app {
 
+std::string first_line(const std::string& text);
 std::string text_of(const std::exception_ptr& error);
 
 }  // namespace reprise::app

@@ -32,9 +32,6 @@ namespace {
 constexpr const char* kCommand = "reprise frontier";
 constexpr const char* kAnything = "anything was measured";
 
-// The weights, their gradients, and the bits of the gradients that are the yardstick.
-constexpr int kCopiesOfWeights = 3;
-
 // Of the plain step's activations.
 constexpr double kParts[] = {0.9, 0.75, 0.6, 0.5, 0.4, 0.33, 0.27, 0.22, 0.18, 0.14};
 // How finely the least budget is searched for, and how much above what was found it is measured:
@@ -126,7 +123,7 @@ Spread spread_of(const Measured& each, const Measured& plain) {
   return spread;
 }
 
-std::vector<std::string> row_of(const Measured& each, const Measured& plain) {
+std::vector<std::string> row_of_point(const Measured& each, const Measured& plain) {
   std::vector<std::string> row = {each.name, "-", "-", "-", "-", "-", "-", "-", verdict_of(each)};
   if (each.is_examined) {
     row[1] = to_string(each.peak);
@@ -150,7 +147,7 @@ void print_table(const FrontierOptions& options, const std::vector<Measured>& al
   Table table({"budget", "peak", "activations", "of none", "ms/step", "of none", "spread",
                "replayed", "same gradients"});
   for (const Measured& each : all) {
-    if (is_shown(each)) table.add(row_of(each, all.front()));
+    if (is_shown(each)) table.add(row_of_point(each, all.front()));
   }
   print_result(table.text() + "\n");
   print_result(
@@ -237,7 +234,7 @@ int frontier(FrontierOptions options) {
   const InterruptScope interrupt;
   check(options);
   const c10::Device device = parse_device(options.device);
-  check_memory(options, kCopiesOfWeights, device);
+  check_memory(options, kCopiesInComparisons, device);
   const std::unique_ptr<NewFile> svg = begin_svg(options);
   std::vector<Measured> all = strategies_to_measure({"none", "every-block"}, device);
   if (options.threads > 0) at::set_num_threads(options.threads);

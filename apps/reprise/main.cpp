@@ -44,7 +44,7 @@ void await_signals() { answer_signals(end_at_once); }
 #endif
 #endif
 #ifndef REPRISE_IS_SANITIZED
-[[gnu::section(".preinit_array"), gnu::used]] void (*const before_the_libraries)() = await_signals;
+[[gnu::section(".preinit_array"), gnu::used]] void (*const kBeforeTheLibraries)() = await_signals;
 #endif
 
 }  // namespace

@@ -17,6 +17,10 @@ double batch_bytes_needed(const RunOptions& options);
 // What a step without checkpointing keeps for backward in all layers together.
 double plain_step_bytes_needed(const RunOptions& options);
 
+// Copies of the weights that a comparison holds: the weights, their gradients, and the bits of the
+// gradients that are the yardstick.
+inline constexpr int kCopiesInComparisons = 3;
+
 // Throws UsageError, naming the options, if the weights or one batch cannot fit. `copies` of the
 // weights are kept: themselves, their gradients, and what the optimizer holds.
 void check_memory(const RunOptions& options, int copies, c10::Device device);

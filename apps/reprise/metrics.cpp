@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr const char* kRemedy = "choose another file with --metrics";
+constexpr const char* kMetricsRemedy = "choose another file with --metrics";
 
 // The step of a line that this class has written; none for any other text.
 std::optional<std::int64_t> step_of(const std::string& line) {
@@ -33,11 +33,11 @@ std::optional<std::int64_t> step_of(const std::string& line) {
 [[noreturn]] void refuse_line(const std::string& path, std::size_t number) {
   throw UsageError(
       fmt::format("{} is no file of metrics, for line {} is none, and would be lost; {}", path,
-                  number, kRemedy));
+                  number, kMetricsRemedy));
 }
 
 std::string lines_before(const std::string& path, std::int64_t first_step) {
-  const std::string text = read_regular_file(path, kRemedy);
+  const std::string text = read_regular_file(path, kMetricsRemedy);
   std::string kept;
   std::size_t number = 1;
   for (std::size_t begin = 0, end; begin < text.size(); begin = end, ++number) {
@@ -70,7 +70,7 @@ MetricsFile::MetricsFile(const std::string& path, std::int64_t first_step) {
   try {
     file_->write(kept);
   } catch (const Error& error) {
-    throw UsageError(fmt::format("{}; {}", error.what(), kRemedy));
+    throw UsageError(fmt::format("{}; {}", error.what(), kMetricsRemedy));
   }
 }
 

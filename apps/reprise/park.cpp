@@ -12,7 +12,7 @@ namespace reprise::app {
 namespace {
 
 constexpr std::string_view kDisk = "disk=";
-constexpr const char* kRemedy = "give disk=DIR, a folder on the disk to use, or leave it out";
+constexpr const char* kParkRemedy = "give disk=DIR, a folder on the disk to use, or leave it out";
 
 }  // namespace
 
@@ -21,10 +21,10 @@ void check_park(const std::string& park) {
     throw UsageError(fmt::format(
         "--park is '{}': on the CPU that is memory that the budget counts, so that parking there "
         "would free nothing; {}",
-        park, kRemedy));
+        park, kParkRemedy));
   }
   if (!park.starts_with(kDisk) || park.size() == kDisk.size()) {
-    throw UsageError(fmt::format("--park is '{}': {}", park, kRemedy));
+    throw UsageError(fmt::format("--park is '{}': {}", park, kParkRemedy));
   }
 }
 
@@ -34,7 +34,7 @@ std::shared_ptr<Store> open_park(const std::optional<std::string>& park) {
   try {
     return disk_store({.folder = park->substr(kDisk.size())});
   } catch (const Error& error) {
-    throw UsageError(fmt::format("--park is '{}': {}; {}", *park, error.what(), kRemedy));
+    throw UsageError(fmt::format("--park is '{}': {}; {}", *park, error.what(), kParkRemedy));
   }
 }
 

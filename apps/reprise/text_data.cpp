@@ -31,10 +31,11 @@ constexpr std::array<std::string_view, 19> kTextExtensions = {
 // One byte of so many is kept for validation.
 constexpr std::size_t kValidationShare = 10;
 
-constexpr const char* kRemedy = "give text files with --data";
+constexpr const char* kDataRemedy = "give text files with --data";
 
 [[noreturn]] void fail(const fs::path& path, const std::error_code& error) {
-  throw UsageError(fmt::format("cannot read {}: {}; {}", path.string(), error.message(), kRemedy));
+  throw UsageError(
+      fmt::format("cannot read {}: {}; {}", path.string(), error.message(), kDataRemedy));
 }
 
 bool is_hidden(const fs::path& path) { return path.filename().string().starts_with('.'); }
@@ -99,7 +100,7 @@ Paths files_below(const fs::path& folder, const Paths& left_out) {
 void append_folder(const fs::path& folder, const Paths& left_out, TextData& data,
                    std::string& all) {
   for (const fs::path& file : files_below(folder, left_out)) {
-    const std::string bytes = read_regular_file(file, kRemedy);
+    const std::string bytes = read_regular_file(file, kDataRemedy);
     if (bytes.empty() || looks_binary(bytes)) continue;
     all += bytes;
     ++data.files;
@@ -107,9 +108,9 @@ void append_folder(const fs::path& folder, const Paths& left_out, TextData& data
 }
 
 void append_file(const fs::path& file, TextData& data, std::string& all) {
-  const std::string bytes = read_regular_file(file, kRemedy);
+  const std::string bytes = read_regular_file(file, kDataRemedy);
   if (looks_binary(bytes)) {
-    throw UsageError(fmt::format("{} is a binary file; {}", file.string(), kRemedy));
+    throw UsageError(fmt::format("{} is a binary file; {}", file.string(), kDataRemedy));
   }
   all += bytes;
   ++data.files;
@@ -134,7 +135,7 @@ TextData load_text(const std::vector<std::string>& paths, const Paths& left_out)
     std::error_code error;
     const fs::file_status status = fs::status(source, error);
     if (status.type() == fs::file_type::not_found) {
-      throw UsageError(fmt::format("no such file or folder: {}; {}", source, kRemedy));
+      throw UsageError(fmt::format("no such file or folder: {}; {}", source, kDataRemedy));
     }
     if (status.type() == fs::file_type::none) fail(source, error);
     fs::is_directory(status) ? append_folder(source, left_out, data, all)

@@ -18,7 +18,7 @@
 namespace reprise::libtorch {
 namespace {
 
-class Table {
+class FreshTable {
  public:
   void put(const void* data, std::uint64_t period, std::uint64_t oldest) {
     if (2 * (used_ + 1) > entries_.size()) make_room(oldest);
@@ -83,20 +83,20 @@ struct Log {
   std::uint64_t outermost = 0;
   // Allocations in periods.
   std::int64_t noted = 0;
-  Table* table = nullptr;
+  FreshTable* table = nullptr;
 };
 constinit thread_local Log log;
 
 // Frees the table when the thread ends.
 struct TableOwner {
-  std::unique_ptr<Table> table;
+  std::unique_ptr<FreshTable> table;
   ~TableOwner() { log.table = nullptr; }
 };
 thread_local TableOwner owner;
 
 void note(const void* data) {
   if (log.table == nullptr) {
-    owner.table = std::make_unique<Table>();
+    owner.table = std::make_unique<FreshTable>();
     log.table = owner.table.get();
   }
   ++log.noted;

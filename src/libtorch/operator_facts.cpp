@@ -132,9 +132,9 @@ struct Entry {
   std::atomic<bool> valid{true};
 };
 
-class Table {
+class FactsTable {
  public:
-  explicit Table(std::size_t slots) : slots_(slots) {}
+  explicit FactsTable(std::size_t slots) : slots_(slots) {}
 
   Entry* find(const OperatorHandle& op) const {
     for (std::size_t i = start(op);; ++i) {
@@ -150,8 +150,8 @@ class Table {
     ++used_;
   }
   bool is_crowded() const { return 2 * used_ >= slots_.size(); }
-  std::unique_ptr<Table> grown() const {
-    auto table = std::make_unique<Table>(2 * slots_.size());
+  std::unique_ptr<FactsTable> grown() const {
+    auto table = std::make_unique<FactsTable>(2 * slots_.size());
     for (const auto& slot : slots_) {
       Entry* entry = slot.load(std::memory_order_relaxed);
       if (entry != nullptr && entry->valid.load(std::memory_order_relaxed)) table->add(entry);
@@ -173,12 +173,12 @@ class Table {
 
 class Cache {
  public:
-  Cache() : table_(new Table(kFirstSlots)) {}
+  Cache() : table_(new FactsTable(kFirstSlots)) {}
 
   const OperatorFacts& facts_of(const OperatorHandle& op) {
     if (const Entry* entry = table_.load(std::memory_order_acquire)->find(op)) return entry->facts;
     std::lock_guard<std::mutex> lock(mutex_);
-    Table* table = table_.load(std::memory_order_relaxed);
+    FactsTable* table = table_.load(std::memory_order_relaxed);
     if (const Entry* entry = table->find(op)) return entry->facts;
     if (table->is_crowded()) {
       table = table->grown().release();
@@ -206,7 +206,7 @@ class Cache {
   std::mutex mutex_;
   // In few blocks: thousands of them, scattered, would be felt by every later allocation.
   std::deque<Entry> entries_;
-  std::atomic<Table*> table_;
+  std::atomic<FactsTable*> table_;
   std::optional<c10::RegistrationHandleRAII> listening_;
 };
 

@@ -18,21 +18,10 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
-// Activations of some hundred kilobytes, far more than the weights.
-constexpr const char* kDeep = "--layers 6 --context 64 --batch 8 --dropout 0.1 ";
-
-json result_of(const std::string& more) {
+json json_of_deep_training(const std::string& more) {
   const Finished result = run_here(tiny_run("train", kDeep + ("--json " + more)));
   EXPECT_EQ(result.exit_code, 0) << more << result.err;
   return json::parse(result.out, nullptr, false);
-}
-
-void expect_refusal(const std::string& more, const std::string& text) {
-  const Finished result = run_here(tiny_run("train", more));
-  EXPECT_EQ(result.exit_code, 2) << more;
-  EXPECT_EQ(result.out, "") << more;
-  EXPECT_THAT(result.err, AllOf(testing::StartsWith("reprise train: "), HasSubstr(text))) << more;
-  EXPECT_EQ(std::ranges::count(result.err, '\n'), 1) << result.err;
 }
 
 // For both runs, and for the one under the budget alone.
@@ -45,8 +34,8 @@ class Budget : public testing::TestWithParam<Variant> {};
 
 TEST_P(Budget, LeavesTheTrainingAsItIs) {
   const std::string common = std::string("--steps 3 ") + GetParam().both;
-  const json plain = result_of(common);
-  const json under = result_of(common + " --budget 60% " + GetParam().under);
+  const json plain = json_of_deep_training(common);
+  const json under = json_of_deep_training(common + " --budget 60% " + GetParam().under);
   EXPECT_EQ(under.at("weights_xxh3"), plain.at("weights_xxh3"));
   EXPECT_EQ(under.at("validation_loss"), plain.at("validation_loss"));
   EXPECT_FALSE(plain.contains("budget"));
@@ -68,7 +57,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(TrainBudget, DropsAndReplaysOnlyUnderPressure) {
   const TemporaryFolder folder;
-  const json tight = result_of("--steps 2 --budget 50% --metrics " + folder / "m");
+  const json tight = json_of_deep_training("--steps 2 --budget 50% --metrics " + folder / "m");
   const json& step = tight.at("budget").at("per_step");
   for (const char* key : {"dropped", "dropped_bytes", "replayed", "replay_ms"}) {
     EXPECT_GT(step.at(key), 0) << key;
@@ -84,15 +73,15 @@ TEST(TrainBudget, DropsAndReplaysOnlyUnderPressure) {
   }
   EXPECT_EQ(count, 2);
   EXPECT_DOUBLE_EQ(step.at("dropped").get<double>(), dropped / 2);
-  const json wide = result_of("--steps 2 --budget 1GB");
+  const json wide = json_of_deep_training("--steps 2 --budget 1GB");
   EXPECT_EQ(wide.at("budget").at("per_step").at("dropped"), 0);
   EXPECT_EQ(wide.at("budget").at("bytes"), 1'000'000'000);
   EXPECT_FALSE(wide.at("budget").contains("plain_peak_bytes"));
 }
 
 TEST(TrainBudget, TheSharesWholeIsThePeakOfASteadyPlainStep) {
-  const json plain = result_of("--steps 3");
-  const json under = result_of("--steps 3 --budget 100%");
+  const json plain = json_of_deep_training("--steps 3");
+  const json under = json_of_deep_training("--steps 3 --budget 100%");
   EXPECT_NEAR(under.at("budget").at("plain_peak_bytes").get<double>(),
               plain.at("peak_bytes").get<double>(), 0.02 * plain.at("peak_bytes").get<double>());
 }
@@ -100,8 +89,8 @@ TEST(TrainBudget, TheSharesWholeIsThePeakOfASteadyPlainStep) {
 // Where the optimizer's update, not the activations, decides the peak.
 TEST(TrainBudget, TheSharesWholeHoldsTheOptimizersUpdate) {
   const std::string heavy = "--width 128 --layers 1 --context 8 --batch 1 --steps 3 ";
-  const json plain = result_of(heavy);
-  const json under = result_of(heavy + "--budget 100%");
+  const json plain = json_of_deep_training(heavy);
+  const json under = json_of_deep_training(heavy + "--budget 100%");
   EXPECT_NEAR(under.at("budget").at("plain_peak_bytes").get<double>(),
               plain.at("peak_bytes").get<double>(), 0.02 * plain.at("peak_bytes").get<double>());
 }
@@ -109,7 +98,7 @@ TEST(TrainBudget, TheSharesWholeHoldsTheOptimizersUpdate) {
 // compare's steps have gradients before them and no moments: activations get the same room.
 TEST(TrainBudget, AShareIsTheSameForEveryCommand) {
   for (const std::string share : {"70%", "50%"}) {
-    const json train = result_of("--steps 2 --budget " + share).at("budget");
+    const json train = json_of_deep_training("--steps 2 --budget " + share).at("budget");
     const Finished run =
         run_here(tiny_run("compare", kDeep + ("--json --steps 1 --strategies budget:" + share)));
     ASSERT_EQ(run.exit_code, 0) << run.err;
@@ -126,13 +115,14 @@ TEST(TrainBudget, ParksInAStoreWhatIsDearToMakeAgain) {
   const TemporaryFolder folder;
   const std::string wide = "--width 256 --layers 3 --context 128 --batch 8 --steps 2 ";
   const std::string park = "--budget 65% --park disk=" + folder.path().string();
-  const json parked = result_of(wide + park + " --metrics " + folder / "m");
-  EXPECT_EQ(parked.at("weights_xxh3"), result_of(wide).at("weights_xxh3"));
+  const json parked = json_of_deep_training(wide + park + " --metrics " + folder / "m");
+  EXPECT_EQ(parked.at("weights_xxh3"), json_of_deep_training(wide).at("weights_xxh3"));
   const json& step = parked.at("budget").at("per_step");
   for (const char* key : {"parked", "parked_bytes", "transfer_ms"}) EXPECT_GT(step.at(key), 0);
-  EXPECT_GT(json::parse(contents(folder / "m").substr(0, contents(folder / "m").find('\n')))
-                .at("parked_bytes"),
-            0);
+  const std::vector<json> lines = lines_of(folder / "m");
+  EXPECT_TRUE(std::ranges::any_of(lines, [](const json& line) {
+    return line.value("parked_bytes", 0.0) > 0;
+  })) << "each step chooses by what computing and transfers took so far";
   EXPECT_THAT(run_here(tiny_run("train", wide + park)).out, HasSubstr(", parks "));
   EXPECT_EQ(run_here(tiny_run("compare", wide +
                                              std::string("--steps 1 --strategies budget:65% "
@@ -143,19 +133,22 @@ TEST(TrainBudget, ParksInAStoreWhatIsDearToMakeAgain) {
 }
 
 TEST(TrainBudget, RefusesStoresThatAreNone) {
-  expect_refusal("--budget 80% --park host",
-                 "--park is 'host': on the CPU that is memory that the budget counts, so that "
-                 "parking there would free nothing; give disk=DIR");
-  expect_refusal("--budget 80% --park memory", "would free nothing");
-  expect_refusal("--budget 80% --park disk=", "--park is 'disk=': give disk=DIR, a folder");
-  expect_refusal("--budget 80% --park tape", "--park is 'tape': give disk=DIR, a folder");
-  expect_refusal("--budget 80% --park=", "--park is '': give disk=DIR, a folder");
-  expect_refusal("--budget 80% --park disk=/nowhere", "--park is 'disk=/nowhere': ");
-  expect_refusal("--park disk=/tmp", "--park has no effect without a budget: add --budget");
+  expect_training_refusal(
+      "--budget 80% --park host",
+      "--park is 'host': on the CPU that is memory that the budget counts, so that "
+      "parking there would free nothing; give disk=DIR");
+  expect_training_refusal("--budget 80% --park memory", "would free nothing");
+  expect_training_refusal("--budget 80% --park disk=",
+                          "--park is 'disk=': give disk=DIR, a folder");
+  expect_training_refusal("--budget 80% --park tape", "--park is 'tape': give disk=DIR, a folder");
+  expect_training_refusal("--budget 80% --park=", "--park is '': give disk=DIR, a folder");
+  expect_training_refusal("--budget 80% --park disk=/nowhere", "--park is 'disk=/nowhere': ");
+  expect_training_refusal("--park disk=/tmp",
+                          "--park has no effect without a budget: add --budget");
 }
 
 TEST(TrainBudget, BytesAboveAreAboveWeightsAndMoments) {
-  const json under = result_of("--steps 3 --budget +4MB");
+  const json under = json_of_deep_training("--steps 3 --budget +4MB");
   const json& budget = under.at("budget");
   EXPECT_EQ(budget.at("bytes").get<std::int64_t>(),
             budget.at("live_before_step_bytes").get<std::int64_t>() + 4'000'000);
@@ -192,24 +185,26 @@ TEST(TrainBudget, RefusesWhatIsNoBudget) {
     EXPECT_EQ(result.exit_code, 2) << wrong;
     EXPECT_THAT(result.err, HasSubstr("--budget is '" + wrong + "': give all bytes (400MB, 8GiB"));
   }
-  expect_refusal("--budget 20kB", "--budget is '20kB', which is 20.0 KB, and ");
-  expect_refusal("--budget 20kB", "are live before the step already");
-  expect_refusal("--budget 1%", "live before the step already");
+  expect_training_refusal("--budget 20kB", "--budget is '20kB', which is 20.0 KB, and ");
+  expect_training_refusal("--budget 20kB", "are live before the step already");
+  expect_training_refusal("--budget 1%", "live before the step already");
 }
 
 TEST(TrainBudget, RefusesOptionsThatWouldHaveNoEffect) {
-  expect_refusal("--heuristic lru", "--heuristic has no effect without a budget: add --budget");
-  expect_refusal("--budget 80% --heuristic h_drt", "--heuristic is 'h_drt': choose one of h_dtr");
-  expect_refusal("--budget 80% --determinism none", "--determinism has no effect");
-  expect_refusal("--budget 80% --reentrant", "--reentrant has no effect");
+  expect_training_refusal("--heuristic lru",
+                          "--heuristic has no effect without a budget: add --budget");
+  expect_training_refusal("--budget 80% --heuristic h_drt",
+                          "--heuristic is 'h_drt': choose one of h_dtr");
+  expect_training_refusal("--budget 80% --determinism none", "--determinism has no effect");
+  expect_training_refusal("--budget 80% --reentrant", "--reentrant has no effect");
 }
 
 TEST(TrainBudget, GoesOnFromACheckpointUnderAnotherBudget) {
   const TemporaryFolder folder;
   const std::string common = "--steps 4 --checkpoint-dir " + folder / "c";
-  result_of(common + " --stop-after 2 --budget 70%");
-  const json resumed = result_of(common + " --resume --budget 50%");
-  EXPECT_EQ(resumed.at("weights_xxh3"), result_of("--steps 4").at("weights_xxh3"));
+  json_of_deep_training(common + " --stop-after 2 --budget 70%");
+  const json resumed = json_of_deep_training(common + " --resume --budget 50%");
+  EXPECT_EQ(resumed.at("weights_xxh3"), json_of_deep_training("--steps 4").at("weights_xxh3"));
   EXPECT_LE(resumed.at("peak_bytes"), resumed.at("budget").at("bytes"));
 }
 

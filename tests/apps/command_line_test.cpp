@@ -20,15 +20,6 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-void expect_refusal(const Arguments& arguments, const std::string& text) {
-  const Finished result = run_here(arguments);
-  const std::string all = testing::PrintToString(arguments);
-  EXPECT_EQ(result.exit_code, 2) << all;
-  EXPECT_EQ(result.out, "") << all;
-  EXPECT_THAT(result.err, AllOf(StartsWith("reprise"), HasSubstr(text))) << all;
-  EXPECT_EQ(std::ranges::count(result.err, '\n'), 1) << result.err;
-}
-
 TEST(CommandLine, RefusesWordsItDoesNotKnow) {
   expect_refusal({}, "A subcommand is required (see `reprise --help`)");
   expect_refusal(words("fly"), "unknown command fly (see `reprise --help`)");

@@ -78,13 +78,11 @@ TextData some_text() {
   return data;
 }
 
-// Activations far above the weights.
-constexpr const char* kDeep = "--layers 6 --context 64 --batch 8 --dropout 0.1 --json ";
-
 TEST(Compare, MeasuresByteBudgetsBesideTheStrategies) {
-  const Finished run = run_here(tiny_run(
-      "compare",
-      std::string(kDeep) + "--steps 2 --strategies every-block,budget:60%,budget:+4MB,budget:1GB"));
+  const Finished run = run_here(
+      tiny_run("compare",
+               std::string(kDeep) +
+                   "--json --steps 2 --strategies every-block,budget:60%,budget:+4MB,budget:1GB"));
   ASSERT_EQ(run.exit_code, 0) << run.err;
   const json rows = json::parse(run.out).at("strategies");
   ASSERT_EQ(rows.size(), 5u);
@@ -107,7 +105,7 @@ TEST(Compare, MeasuresByteBudgetsBesideTheStrategies) {
 
 TEST(Compare, AStrategyThatFailsIsARowAndTheOthersRemain) {
   const std::string which = "--steps 2 --strategies budget:+100kB,budget:20kB,every-block";
-  const Finished run = run_here(tiny_run("compare", kDeep + which));
+  const Finished run = run_here(tiny_run("compare", std::string(kDeep) + "--json " + which));
   EXPECT_EQ(run.exit_code, 1);
   const json rows = json::parse(run.out).at("strategies");
   ASSERT_EQ(rows.size(), 4u);
@@ -127,7 +125,7 @@ TEST(Compare, AStrategyThatFailsIsARowAndTheOthersRemain) {
 
 TEST(Compare, ABackwardThatFailsLeavesNothingBehind) {
   const Finished run = run_here(
-      tiny_run("compare", std::string(kDeep) + "--steps 1 --strategies budget:+1.5MB,sqrt"));
+      tiny_run("compare", std::string(kDeep) + "--json --steps 1 --strategies budget:+1.5MB,sqrt"));
   const json rows = json::parse(run.out).at("strategies");
   ASSERT_FALSE(rows[1].at("fits").get<bool>());
   const auto alive = [&](int i) {

@@ -21,8 +21,6 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
-constexpr const char* kDeep = "--layers 6 --context 64 --batch 8 --dropout 0.1 ";
-
 TEST(Frontier, GoesFromThePlainPeakDownToTheLeastThatWorks) {
   const TemporaryFolder folder;
   const Finished run =

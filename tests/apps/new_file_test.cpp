@@ -14,16 +14,6 @@ namespace {
 
 using testing::HasSubstr;
 
-template <class F>
-std::string refusal(F&& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "accepted";
-}
-
 TEST(NewFile, TakesItsPlaceInOneStepOrNotAtAll) {
   const TemporaryFolder folder;
   write_file(folder / "f", "before");

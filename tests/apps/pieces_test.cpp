@@ -25,16 +25,6 @@ namespace {
 
 using testing::HasSubstr;
 
-template <class F>
-std::string refusal(F&& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "accepted";
-}
-
 // A write beyond the limit fails, as on a full disk.
 class FileSizeLimit {
  public:

@@ -15,13 +15,6 @@ using testing::HasSubstr;
 
 const std::string kSteps = "--steps 1 ";
 
-void expect_refusal(const std::string& more, const std::string& text) {
-  const Finished result = run_here(tiny_run("train", kSteps + more));
-  EXPECT_EQ(result.exit_code, 2) << more << result.err;
-  EXPECT_THAT(result.err, HasSubstr(text)) << more;
-  EXPECT_EQ(std::ranges::count(result.err, '\n'), 1) << result.err;
-}
-
 TEST(Places, MetricsNeverFallOnTheDataOrTheCheckpoint) {
   const TemporaryFolder folder;
   const std::string text(2000, 'a'), data = folder / "mine.txt";
@@ -29,15 +22,17 @@ TEST(Places, MetricsNeverFallOnTheDataOrTheCheckpoint) {
   fs::create_hard_link(data, folder / "hard");
   fs::create_symlink(data, folder / "link");
   for (const std::string name : {"mine.txt", "hard", "link", "./mine.txt"}) {
-    expect_refusal("--data " + data + " --metrics " + folder / name, "--metrics would write over");
+    expect_training_refusal(kSteps + "--data " + data + " --metrics " + folder / name,
+                            "--metrics would write over");
   }
   // Inside a folder of data, only what is no file of metrics is in danger.
-  expect_refusal("--data " + folder.path().string() + " --metrics " + data, "no file of metrics");
+  expect_training_refusal(kSteps + "--data " + folder.path().string() + " --metrics " + data,
+                          "no file of metrics");
   const std::string saved = " --checkpoint-dir " + folder / "new/c";
   for (const std::string name :
        {"new/c/training.reprise", "new/../new/c/training.reprise.partial", "new/c"}) {
-    expect_refusal("--metrics " + folder / name + saved,
-                   "of --checkpoint-dir: choose another path");
+    expect_training_refusal(kSteps + "--metrics " + folder / name + saved,
+                            "of --checkpoint-dir: choose another path");
   }
   EXPECT_FALSE(fs::exists(folder / "new"));
   EXPECT_EQ(contents(data), text);
@@ -47,10 +42,13 @@ TEST(Places, DataMustBeFilesOrFolders) {
   const TemporaryFolder folder;
   ASSERT_EQ(mkfifo((folder / "pipe").c_str(), 0600), 0);
   fs::create_symlink("loop", folder / "loop");
-  expect_refusal("--data " + folder / "pipe", "pipe is not a regular file; give text files");
-  expect_refusal("--data /dev/zero", "/dev/zero is not a regular file");
-  expect_refusal("--data /proc/self/mem", "cannot read /proc/self/mem: Input/output error");
-  expect_refusal("--data " + folder / "loop", "loop: Too many levels of symbolic links");
+  expect_training_refusal(kSteps + "--data " + folder / "pipe",
+                          "pipe is not a regular file; give text files");
+  expect_training_refusal(kSteps + "--data /dev/zero", "/dev/zero is not a regular file");
+  expect_training_refusal(kSteps + "--data /proc/self/mem",
+                          "cannot read /proc/self/mem: Input/output error");
+  expect_training_refusal(kSteps + "--data " + folder / "loop",
+                          "loop: Too many levels of symbolic links");
 }
 
 TEST(Places, LoopsInsideAFolderOfDataArePassedOver) {
@@ -71,12 +69,13 @@ TEST(Places, ACheckpointMustBeAFileInAFolder) {
   fs::create_directory(folder / "b");
   fs::create_symlink("training.reprise", folder / "b/training.reprise");
   const std::string option = "--checkpoint-dir ";
-  expect_refusal(option + folder / "loop", "Too many levels of symbolic links");
-  expect_refusal(option + folder / std::string(300, 'x'), "File name too long");
+  expect_training_refusal(kSteps + option + folder / "loop", "Too many levels of symbolic links");
+  expect_training_refusal(kSteps + option + folder / std::string(300, 'x'), "File name too long");
   for (const std::string more : {"", " --resume"}) {
-    expect_refusal(option + folder / "a" + more,
-                   "a/training.reprise is not a regular file; remove");
-    expect_refusal(option + folder / "b" + more, "b/training.reprise: Too many levels");
+    expect_training_refusal(kSteps + option + folder / "a" + more,
+                            "a/training.reprise is not a regular file; remove");
+    expect_training_refusal(kSteps + option + folder / "b" + more,
+                            "b/training.reprise: Too many levels");
   }
 }
 

@@ -1,6 +1,7 @@
 // A forked `reprise` whose streams are pipes or a pseudo-terminal.
 #include "tests/apps/program.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <pty.h>
@@ -104,6 +105,20 @@ Finished Process::wait() {
   return result;
 }
 
+void expect_refusal(const Arguments& arguments, const std::string& text) {
+  const Finished result = run_here(arguments);
+  const std::string all = testing::PrintToString(arguments);
+  EXPECT_EQ(result.exit_code, 2) << all << result.err;
+  EXPECT_EQ(result.out, "") << all;
+  EXPECT_THAT(result.err, testing::AllOf(testing::StartsWith("reprise"), testing::HasSubstr(text)))
+      << all;
+  EXPECT_EQ(std::ranges::count(result.err, '\n'), 1) << result.err;
+}
+
+void expect_training_refusal(const std::string& more, const std::string& text) {
+  expect_refusal(tiny_run("train", more), text);
+}
+
 Arguments words(const std::string& text) {
   std::istringstream stream(text);
   return {std::istream_iterator<std::string>(stream), {}};
@@ -134,6 +149,15 @@ bool is_begun(const TemporaryFolder& folder, const std::string& name) {
 std::string contents(const fs::path& file) {
   std::ifstream stream(file, std::ios::binary);
   return {std::istreambuf_iterator<char>(stream), {}};
+}
+
+std::vector<nlohmann::json> lines_of(const std::string& file) {
+  std::vector<nlohmann::json> objects;
+  std::istringstream stream(contents(file));
+  for (std::string line; std::getline(stream, line);) {
+    objects.push_back(nlohmann::json::parse(line));
+  }
+  return objects;
 }
 
 void write_file(const fs::path& file, const std::string& text) {

@@ -2,9 +2,11 @@
 // its own, where signals, terminals and sudden death do.
 #pragma once
 
+#include <reprise/error.h>
 #include <sys/types.h>
 
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -38,11 +40,30 @@ class Process {
   int out_ = -1, err_ = -1;
 };
 
+// Expects that a command line is refused: exit code 2, nothing printed, and one line of error that
+// names the command and has `text` in it.
+void expect_refusal(const Arguments& arguments, const std::string& text);
+// The same of tiny_run("train", more).
+void expect_training_refusal(const std::string& more, const std::string& text);
+
+// The text of the reprise::Error that `call` throws, or "accepted".
+template <class F>
+std::string refusal(F&& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
 // Words of a command line, split at spaces.
 Arguments words(const std::string& text);
 
 // A tiny model on this folder's own text: a step takes about a millisecond.
 Arguments tiny_run(const std::string& command, const std::string& more = "");
+// For tiny_run(): activations of some hundred kilobytes, far more than the weights.
+inline constexpr const char* kDeep = "--layers 6 --context 64 --batch 8 --dropout 0.1 ";
 
 // A folder that goes away with the object.
 class TemporaryFolder {
@@ -64,6 +85,8 @@ class TemporaryFolder {
 bool is_begun(const TemporaryFolder& folder, const std::string& name);
 
 std::string contents(const std::filesystem::path& file);
+// A file of results with one JSON object a line.
+std::vector<nlohmann::json> lines_of(const std::string& file);
 void write_file(const std::filesystem::path& file, const std::string& text);
 
 }  // namespace reprise::app

@@ -15,8 +15,6 @@ using nlohmann::json;
 using testing::AllOf;
 using testing::HasSubstr;
 
-constexpr const char* kDeep = "--layers 6 --context 64 --batch 8 --dropout 0.1 ";
-
 json train(const std::string& more) {
   const Finished result = run_here(tiny_run("train", kDeep + ("--json " + more)));
   EXPECT_EQ(result.exit_code, 0) << more << result.err;
@@ -100,27 +98,22 @@ TEST(TraceOut, ABudgetsStepIsTheSameProgram) {
   }
 }
 
-void expect_refusal(const std::string& more, const std::string& text) {
-  const Finished result = run_here(tiny_run("train", more));
-  EXPECT_EQ(result.exit_code, 2) << more;
-  EXPECT_THAT(result.err, AllOf(testing::StartsWith("reprise train: "), HasSubstr(text)));
-}
-
 TEST(TraceOut, RefusesWhatCannotBeTraced) {
   const TemporaryFolder folder;
-  expect_refusal("--trace-out step.txt", "--trace-out is 'step.txt': end the name in .json");
-  expect_refusal("--trace-step 3", "--trace-step needs a file: add --trace-out FILE");
-  expect_refusal("--steps 3 --trace-step 4 --trace-out x.json",
-                 "--trace-step 4 is beyond --steps 3");
+  expect_training_refusal("--trace-out step.txt",
+                          "--trace-out is 'step.txt': end the name in .json");
+  expect_training_refusal("--trace-step 3", "--trace-step needs a file: add --trace-out FILE");
+  expect_training_refusal("--steps 3 --trace-step 4 --trace-out x.json",
+                          "--trace-step 4 is beyond --steps 3");
   for (const char* name : {"none/step.json", "none/step.log"}) {
-    expect_refusal("--trace-out " + folder / name, "cannot write ");
+    expect_training_refusal("--trace-out " + folder / name, "cannot write ");
   }
-  expect_refusal("--metrics " + folder / "m.json" + " --trace-out " + folder / "m.json",
-                 "--trace-out would write over");
+  expect_training_refusal("--metrics " + folder / "m.json" + " --trace-out " + folder / "m.json",
+                          "--trace-out would write over");
   train("--steps 4 --stop-after 2 --checkpoint-dir " + folder / "c");
-  expect_refusal(kDeep + ("--steps 4 --resume --checkpoint-dir " + folder / "c" +
-                          " --trace-step 2 --trace-out " + folder / "t.json"),
-                 "--trace-step 2 is none of this call, whose steps are 3 to 4");
+  expect_training_refusal(kDeep + ("--steps 4 --resume --checkpoint-dir " + folder / "c" +
+                                   " --trace-step 2 --trace-out " + folder / "t.json"),
+                          "--trace-step 2 is none of this call, whose steps are 3 to 4");
 }
 
 TEST(TraceOut, AFullDiskCostsNoStep) {

@@ -18,20 +18,13 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
-std::vector<json> lines_of(const std::string& file) {
-  std::vector<json> objects;
-  std::istringstream stream(contents(file));
-  for (std::string line; std::getline(stream, line);) objects.push_back(json::parse(line));
-  return objects;
-}
-
 std::vector<double> losses_of(const std::string& file) {
   std::vector<double> losses;
   for (const json& line : lines_of(file)) losses.push_back(line.at("loss"));
   return losses;
 }
 
-json result_of(const Arguments& arguments) {
+json json_of_run(const Arguments& arguments) {
   const Finished result = run_here(arguments);
   EXPECT_EQ(result.exit_code, 0) << result.err;
   return json::parse(result.out, nullptr, false);
@@ -48,7 +41,7 @@ void await_steps(const std::string& metrics, std::size_t steps) {
 
 TEST(Train, LowersTheLossAndTellsTheFigures) {
   const TemporaryFolder folder;
-  const json result = result_of(tiny_run(
+  const json result = json_of_run(tiny_run(
       "train", "--steps 60 --lr 0.01 --batch 8 --json --sample --metrics " + folder / "m.jsonl"));
   const auto steps = lines_of(folder / "m.jsonl");
   ASSERT_EQ(steps.size(), 60u);
@@ -67,11 +60,11 @@ class Resume : public testing::TestWithParam<const char*> {};
 TEST_P(Resume, ContinuesBitForBit) {
   const TemporaryFolder folder;
   const std::string common = std::string("--steps 6 --json ") + GetParam();
-  const json whole = result_of(tiny_run("train", common + " --metrics " + folder / "whole"));
+  const json whole = json_of_run(tiny_run("train", common + " --metrics " + folder / "whole"));
   const std::string part =
       common + " --checkpoint-dir " + folder / "c" + " --metrics " + folder / "parts";
-  EXPECT_EQ(result_of(tiny_run("train", part + " --stop-after 3")).at("step"), 3);
-  const json resumed = result_of(tiny_run("train", part + " --resume"));
+  EXPECT_EQ(json_of_run(tiny_run("train", part + " --stop-after 3")).at("step"), 3);
+  const json resumed = json_of_run(tiny_run("train", part + " --resume"));
   EXPECT_EQ(resumed.at("weights_xxh3"), whole.at("weights_xxh3"));
   EXPECT_EQ(resumed.at("validation_loss"), whole.at("validation_loss"));
   EXPECT_EQ(losses_of(folder / "parts"), losses_of(folder / "whole"));
@@ -88,16 +81,17 @@ TEST(Train, ResumesWhereItsOwnFilesLieInTheDataFolder) {
     const std::string saved = folder / "saved";
     const std::string common = "--steps 4 --json --data " + folder.path().string() + " --metrics " +
                                folder / metrics + " --checkpoint-dir " + saved;
-    EXPECT_EQ(result_of(tiny_run("train", common + " --stop-after 2")).at("step"), 2);
+    EXPECT_EQ(json_of_run(tiny_run("train", common + " --stop-after 2")).at("step"), 2);
     write_file(saved + "/notes.txt", "about this run");
-    EXPECT_EQ(result_of(tiny_run("train", common + " --resume")).at("step"), 4);
+    EXPECT_EQ(json_of_run(tiny_run("train", common + " --resume")).at("step"), 4);
     std::filesystem::remove_all(saved);
   }
 }
 
 TEST(Train, AnotherSeedIsAnotherRun) {
   const auto weights = [](const char* more) {
-    return result_of(tiny_run("train", std::string("--steps 2 --json ") + more)).at("weights_xxh3");
+    return json_of_run(tiny_run("train", std::string("--steps 2 --json ") + more))
+        .at("weights_xxh3");
   };
   EXPECT_EQ(weights("--seed 5"), weights("--seed 5"));
   EXPECT_NE(weights("--seed 5"), weights("--seed 6"));
@@ -105,7 +99,7 @@ TEST(Train, AnotherSeedIsAnotherRun) {
 
 TEST(Train, StrategiesTrainTheSameWeights) {
   const auto weights = [](const std::string& more) {
-    return result_of(tiny_run("train", "--steps 3 --json " + more)).at("weights_xxh3");
+    return json_of_run(tiny_run("train", "--steps 3 --json " + more)).at("weights_xxh3");
   };
   const auto expected = weights("--strategy none");
   for (const char* strategy :
@@ -117,9 +111,9 @@ TEST(Train, StrategiesTrainTheSameWeights) {
 TEST(Train, AccumulationSplitsAStepIntoBatches) {
   const TemporaryFolder folder;
   const std::string common = "--steps 1 --dropout 0 --json --metrics " + folder / "m";
-  result_of(tiny_run("train", common + " --batch 4"));
+  json_of_run(tiny_run("train", common + " --batch 4"));
   const json whole = lines_of(folder / "m").at(0);
-  result_of(tiny_run("train", common + " --batch 2 --accumulate 2"));
+  json_of_run(tiny_run("train", common + " --batch 2 --accumulate 2"));
   const json parts = lines_of(folder / "m").at(0);
   EXPECT_NEAR(parts.at("loss").get<double>(), whole.at("loss").get<double>(), 1e-5);
   EXPECT_NEAR(parts.at("gradient_norm").get<double>(), whole.at("gradient_norm").get<double>(),
@@ -181,8 +175,8 @@ TEST(Train, CtrlCSavesAndExits130) {
               HasSubstr("interrupted after step " + std::to_string(done) + "; saved to " +
                         folder / "c/training.reprise" + "; add --resume to go on"));
   const json resumed =
-      result_of(tiny_run("train", "--json --resume --steps " + std::to_string(done + 2) +
-                                      " --checkpoint-dir " + folder / "c"));
+      json_of_run(tiny_run("train", "--json --resume --steps " + std::to_string(done + 2) +
+                                        " --checkpoint-dir " + folder / "c"));
   EXPECT_EQ(resumed.at("step"), done + 2);
 }
 
@@ -208,7 +202,7 @@ TEST(Train, AKilledRunNeverLeavesABrokenCheckpoint) {
     std::this_thread::sleep_for(std::chrono::microseconds(700 * kill));
     process.send(SIGKILL);
     EXPECT_EQ(process.wait().exit_code, -SIGKILL);
-    const json resumed = result_of(tiny_run("train", common + "--json --resume --stop-after 1"));
+    const json resumed = json_of_run(tiny_run("train", common + "--json --resume --stop-after 1"));
     EXPECT_GT(resumed.at("step"), done);
     done = resumed.at("step");
   }

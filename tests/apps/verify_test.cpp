@@ -19,14 +19,7 @@ using nlohmann::json;
 using testing::AllOf;
 using testing::HasSubstr;
 
-std::vector<json> lines_of(const std::string& file) {
-  std::vector<json> objects;
-  std::istringstream stream(contents(file));
-  for (std::string line; std::getline(stream, line);) objects.push_back(json::parse(line));
-  return objects;
-}
-
-json result_of(const std::string& more) {
+json json_of_training(const std::string& more) {
   const Finished result = run_here(tiny_run("train", "--json " + more));
   EXPECT_EQ(result.exit_code, 0) << more << result.err;
   return json::parse(result.out, nullptr, false);
@@ -37,8 +30,8 @@ class Verify : public testing::TestWithParam<const char*> {};
 TEST_P(Verify, PassesAndLeavesTheTrainingAsItIs) {
   const TemporaryFolder folder;
   const std::string common = std::string("--steps 5 ") + GetParam() + " --metrics ";
-  const json verified = result_of(common + folder / "verified --verify 2");
-  const json unverified = result_of(common + folder / "unverified");
+  const json verified = json_of_training(common + folder / "verified --verify 2");
+  const json unverified = json_of_training(common + folder / "unverified");
   EXPECT_EQ(verified.at("verification").at("steps"), 3);
   EXPECT_EQ(verified.at("verification").at("every"), 2);
   EXPECT_TRUE(verified.at("verification").at("gradients_equal").get<bool>());
@@ -74,13 +67,14 @@ TEST(VerifyTrain, ARunGoesOnWithTheSameStepsVerified) {
   const TemporaryFolder folder;
   const std::string common = "--steps 7 --strategy sqrt --verify 3 --checkpoint-dir " +
                              folder / "c" + " --metrics " + folder / "m";
-  EXPECT_EQ(result_of(common + " --stop-after 2").at("verification").at("steps"), 1);
-  EXPECT_EQ(result_of(common + " --stop-after 1 --resume").at("verification").at("steps"), 0);
-  EXPECT_EQ(result_of(common + " --resume").at("verification").at("steps"), 2);
+  EXPECT_EQ(json_of_training(common + " --stop-after 2").at("verification").at("steps"), 1);
+  EXPECT_EQ(json_of_training(common + " --stop-after 1 --resume").at("verification").at("steps"),
+            0);
+  EXPECT_EQ(json_of_training(common + " --resume").at("verification").at("steps"), 2);
   for (const json& line : lines_of(folder / "m")) {
     EXPECT_EQ(line.contains("gradients_equal"), line.at("step").get<int>() % 3 == 1) << line;
   }
-  const std::string weights = result_of("--steps 7 --strategy sqrt").at("weights_xxh3");
+  const std::string weights = json_of_training("--steps 7 --strategy sqrt").at("weights_xxh3");
   const Finished shown = run_here(tiny_run("train", "--steps 7 --strategy sqrt --verify 3"));
   EXPECT_THAT(shown.out,
               AllOf(HasSubstr("3 steps: all gradients are those of the plain step, bit for bit"),
@@ -196,7 +190,7 @@ TEST(VerifyTrain, OnlyTheVerifiedStepsAreCompared) {
 
 TEST(VerifyTrain, TheDifferingStepChangesNothingAndTheRunCanGoOn) {
   const TemporaryFolder folder;
-  const json whole = result_of("--steps 5 --warmup 0 --strategy every-block");
+  const json whole = json_of_training("--steps 5 --warmup 0 --strategy every-block");
   TrainOptions options = tiny_options(2);
   options.checkpoint_dir = folder.path();
   BreakableRun run(options);
@@ -206,8 +200,8 @@ TEST(VerifyTrain, TheDifferingStepChangesNothingAndTheRunCanGoOn) {
   EXPECT_EQ(result.exit_code, 3);
   EXPECT_THAT(result.err, HasSubstr("step 2 is saved to " + folder / "training.reprise" +
                                     ", of which the last was not verified; "));
-  const json resumed = result_of("--steps 5 --warmup 0 --strategy every-block --resume " +
-                                 ("--checkpoint-dir " + folder.path().string()));
+  const json resumed = json_of_training("--steps 5 --warmup 0 --strategy every-block --resume " +
+                                        ("--checkpoint-dir " + folder.path().string()));
   EXPECT_EQ(resumed.at("weights_xxh3"), whole.at("weights_xxh3"));
 }
 

@@ -37,7 +37,7 @@ struct FakeHooks final : at::PrivateUse1HooksInterface {
   }
 };
 
-const bool registered = [] {
+const bool device_registered = [] {
   c10::register_privateuse1_backend("fake");
   at::RegisterPrivateUse1HooksInterface(new FakeHooks);
   return true;

@@ -167,7 +167,7 @@ class FakeAllocator final : public c10::DeviceAllocator {
   }
 };
 
-const bool registered = [] {
+const bool memory_registered = [] {
   static FakeAllocator allocator;
   c10::SetAllocator(c10::kPrivateUse1, &allocator);
   return true;

@@ -164,7 +164,7 @@ class FakeGuard final : public c10::impl::DeviceGuardImplInterface {
   }
 };
 
-const bool registered = [] {
+const bool streams_registered = [] {
   c10::impl::DeviceGuardImplRegistrar(c10::kPrivateUse1, new FakeGuard);
   return true;
 }();

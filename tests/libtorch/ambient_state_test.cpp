@@ -48,7 +48,7 @@ at::ScalarType dtype_of_matmul() {
   return torch::ones({4, 4}).mm(torch::ones({4, 4})).scalar_type();
 }
 
-class AmbientStateTest : public testing::Test {
+class AmbientStateTest : public ::testing::Test {
  protected:
   // Each test must leave everything as it found it.
   void TearDown() override {

@@ -16,14 +16,14 @@
 namespace reprise::libtorch {
 namespace {
 
-using testing::Contains;
-using testing::ElementsAre;
-using testing::IsEmpty;
-using testing::MatchesRegex;
-using testing::StartsWith;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::MatchesRegex;
+using ::testing::StartsWith;
 
 // Tensors made outside the trace, so that their making is not in it.
-class OperatorTraceTest : public testing::Test {
+class OperatorTraceTest : public ::testing::Test {
  protected:
   void TearDown() override {
     EXPECT_FALSE(at::hasThreadLocalCallbacks());

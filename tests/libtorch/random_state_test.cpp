@@ -16,7 +16,7 @@ namespace reprise {
 namespace {
 
 template <class F>
-std::string error_of(F f) {
+std::string random_state_error(F f) {
   try {
     f();
   } catch (const UsageError& error) {
@@ -35,7 +35,7 @@ struct Draw {
 };
 void PrintTo(const Draw& draw, std::ostream* out) { *out << draw.name; }
 
-class RandomStateReplay : public testing::TestWithParam<Draw> {};
+class RandomStateReplay : public ::testing::TestWithParam<Draw> {};
 
 TEST_P(RandomStateReplay, RepeatsTheDrawBitwise) {
   torch::manual_seed(7);
@@ -51,16 +51,16 @@ TEST_P(RandomStateReplay, RepeatsTheDrawBitwise) {
 
 INSTANTIATE_TEST_SUITE_P(
     Draws, RandomStateReplay,
-    testing::Values(Draw{"randn", [] { return torch::randn({100}); }},
-                    Draw{"randn_few", [] { return torch::randn({3}); }},
-                    Draw{"randn_double", [] { return torch::randn({33}, at::kDouble); }},
-                    Draw{"rand", [] { return torch::rand({100}); }},
-                    Draw{"randint", [] { return torch::randint(1000, {50}); }},
-                    Draw{"randperm", [] { return torch::randperm(64); }},
-                    Draw{"bernoulli", [] { return torch::empty({200}).bernoulli_(0.5); }},
-                    Draw{"dropout", [] { return torch::dropout(torch::ones({200}), 0.5, true); }},
-                    Draw{"multinomial",
-                         [] { return torch::multinomial(torch::ones({50}), 20, false); }}),
+    ::testing::Values(Draw{"randn", [] { return torch::randn({100}); }},
+                      Draw{"randn_few", [] { return torch::randn({3}); }},
+                      Draw{"randn_double", [] { return torch::randn({33}, at::kDouble); }},
+                      Draw{"rand", [] { return torch::rand({100}); }},
+                      Draw{"randint", [] { return torch::randint(1000, {50}); }},
+                      Draw{"randperm", [] { return torch::randperm(64); }},
+                      Draw{"bernoulli", [] { return torch::empty({200}).bernoulli_(0.5); }},
+                      Draw{"dropout", [] { return torch::dropout(torch::ones({200}), 0.5, true); }},
+                      Draw{"multinomial",
+                           [] { return torch::multinomial(torch::ones({50}), 20, false); }}),
     [](const auto& info) { return info.param.name; });
 
 TEST(RandomState, KeepsTheHalfOfANormalPairThatWasNotHandedOut) {
@@ -191,7 +191,7 @@ TEST(RandomState, AsksGeneratorsOfAUsersOwnTypeForTheirState) {
 
 TEST(RandomState, NamesTheUndefinedGenerator) {
   std::vector<at::Generator> generators{at::detail::createCPUGenerator(), at::Generator()};
-  std::string message = error_of([&] { RandomState::of_generators(generators); });
+  std::string message = random_state_error([&] { RandomState::of_generators(generators); });
   EXPECT_NE(message.find("generator 1 of 2 is undefined"), std::string::npos) << message;
 }
 
@@ -205,7 +205,7 @@ TEST(RandomState, IgnoresTheCpuAndMetaDevices) {
 
 TEST(RandomState, NamesADeviceThatIsNotThere) {
   c10::Device device("xpu:1");
-  std::string message = error_of([&] { RandomState::of_devices({&device, 1}); });
+  std::string message = random_state_error([&] { RandomState::of_devices({&device, 1}); });
   EXPECT_NE(message.find("device xpu:1 has no random generator here"), std::string::npos)
       << message;
   EXPECT_NE(message.find("cpu"), std::string::npos) << message;
@@ -248,7 +248,7 @@ TEST(DeviceStates, RestoreTheCpuAndSkipMeta) {
 TEST(DeviceStates, RefuseListsOfDifferentLength) {
   DeviceStates states;
   states.devices = {c10::kCPU};
-  std::string message = error_of([&] { set_device_states(states); });
+  std::string message = random_state_error([&] { set_device_states(states); });
   EXPECT_NE(message.find("1 devices and 0 states"), std::string::npos) << message;
 }
 
@@ -256,7 +256,7 @@ TEST(DefaultDeviceType, IsSettableAndRefusesTypesWithoutGenerators) {
   c10::DeviceType before = DefaultDeviceType::get();
   DefaultDeviceType::set(c10::kCPU);
   EXPECT_EQ(DefaultDeviceType::get(), c10::kCPU);
-  std::string message = error_of([] { DefaultDeviceType::set(c10::kMeta); });
+  std::string message = random_state_error([] { DefaultDeviceType::set(c10::kMeta); });
   EXPECT_NE(message.find("device meta has no random generator"), std::string::npos) << message;
   EXPECT_EQ(DefaultDeviceType::get(), c10::kCPU);
   DefaultDeviceType::set(before);

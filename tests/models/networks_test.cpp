@@ -75,14 +75,14 @@ void expect_bitwise_equal(const at::Tensor& expected, const at::Tensor& found) {
   EXPECT_TRUE(torch::equal(expected.view(at::kInt), found.view(at::kInt)));
 }
 
-struct Case {
+struct NetworkCase {
   Network network;
   std::string strategy;
   DeterminismCheck check;
   bool reentrant;
 };
 
-class NetworkGradients : public testing::TestWithParam<Case> {};
+class NetworkGradients : public testing::TestWithParam<NetworkCase> {};
 
 TEST_P(NetworkGradients, AreBitwiseThoseOfThePlainStep) {
   CheckpointOptions options;
@@ -98,8 +98,8 @@ TEST_P(NetworkGradients, AreBitwiseThoseOfThePlainStep) {
   expect_bitwise_equal(expected.next_draw, found.next_draw);
 }
 
-std::vector<Case> all_cases() {
-  std::vector<Case> cases;
+std::vector<NetworkCase> network_cases() {
+  std::vector<NetworkCase> cases;
   // pytorch#190758: masks that are drawn anew in the recomputation.
   for (const Network& network : {Network{"dropout", dropout}, Network{"draws", many_draws},
                                  Network{"batch_norm", batch_norm}, Network{"rrelu", rrelu}}) {
@@ -114,7 +114,7 @@ std::vector<Case> all_cases() {
   return cases;
 }
 
-std::string name_of(const testing::TestParamInfo<Case>& info) {
+std::string name_of_network_case(const testing::TestParamInfo<NetworkCase>& info) {
   std::string name = info.param.network.name + "_" + info.param.strategy +
                      (info.param.check == DeterminismCheck::kValues ? "_values" : "") +
                      (info.param.reentrant ? "_reentrant" : "");
@@ -123,7 +123,8 @@ std::string name_of(const testing::TestParamInfo<Case>& info) {
   return name;
 }
 
-INSTANTIATE_TEST_SUITE_P(All, NetworkGradients, testing::ValuesIn(all_cases()), name_of);
+INSTANTIATE_TEST_SUITE_P(All, NetworkGradients, testing::ValuesIn(network_cases()),
+                         name_of_network_case);
 
 }  // namespace
 }  // namespace reprise::models

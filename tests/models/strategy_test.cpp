@@ -17,7 +17,7 @@
 namespace reprise::models {
 namespace {
 
-std::string refusal(const std::string& text, std::int64_t layers = 8) {
+std::string strategy_refusal(const std::string& text, std::int64_t layers = 8) {
   try {
     Strategy::parse(text).check(layers);
   } catch (const UsageError& error) {
@@ -31,7 +31,7 @@ TEST(Strategy, IsReadFromText) {
        {"none", "every-block", "segments:1", "segments:8", "sqrt", "from-input", "selective:matmul",
         "selective:all-but-cheap", "selective:recompute-attention", "offload:disk=/nowhere",
         "offload:host"}) {
-    EXPECT_EQ(refusal(text), "accepted") << text;
+    EXPECT_EQ(strategy_refusal(text), "accepted") << text;
     EXPECT_EQ(Strategy::parse(text).name(), text);
   }
 }
@@ -42,15 +42,17 @@ TEST(Strategy, RefusesOtherTextsAndListsTheChoices) {
       "choose one of none, every-block, segments:K, sqrt, from-input, "
       "selective:matmul, selective:all-but-cheap, selective:recompute-attention, "
       "offload:disk=DIR, offload:host";
-  EXPECT_THAT(refusal("some"), HasSubstr("unknown strategy 'some'; " + std::string(choices)));
-  EXPECT_THAT(refusal(""), HasSubstr("unknown strategy ''"));
-  EXPECT_THAT(refusal("None"), HasSubstr("unknown strategy 'None'"));
-  EXPECT_THAT(refusal("sqrt:3"), HasSubstr("'sqrt:3' takes no parameter; write 'sqrt'"));
+  EXPECT_THAT(strategy_refusal("some"),
+              HasSubstr("unknown strategy 'some'; " + std::string(choices)));
+  EXPECT_THAT(strategy_refusal(""), HasSubstr("unknown strategy ''"));
+  EXPECT_THAT(strategy_refusal("None"), HasSubstr("unknown strategy 'None'"));
+  EXPECT_THAT(strategy_refusal("sqrt:3"), HasSubstr("'sqrt:3' takes no parameter; write 'sqrt'"));
   for (const char* text : {"segments", "segments:", "segments:0", "segments:-2", "segments:2x"}) {
-    EXPECT_THAT(refusal(text), HasSubstr("needs a number of at least 1, such as 'segments:4'"))
+    EXPECT_THAT(strategy_refusal(text),
+                HasSubstr("needs a number of at least 1, such as 'segments:4'"))
         << text;
   }
-  EXPECT_THAT(refusal("segments:9"),
+  EXPECT_THAT(strategy_refusal("segments:9"),
               HasSubstr("'segments:9' has more segments than the model has layers (8)"));
 }
 
@@ -88,16 +90,16 @@ TEST(Strategy, RecomputesAsManyLayersAsItSays) {
   }
 }
 
-struct Case {
+struct StrategyCase {
   std::string strategy;
   bool reentrant;
   bool fused;
   bool autocast;
 };
 
-class StrategyGradients : public testing::TestWithParam<Case> {};
+class StrategyGradients : public testing::TestWithParam<StrategyCase> {};
 
-std::vector<at::Tensor> gradients(const Case& test, const std::string& strategy) {
+std::vector<at::Tensor> gradients(const StrategyCase& test, const std::string& strategy) {
   torch::manual_seed(11);
   Gpt model(GptOptions{
       .layers = 5, .width = 32, .heads = 4, .context = 16, .fused_attention = test.fused});
@@ -132,8 +134,8 @@ TEST_P(StrategyGradients, AreBitwiseThoseOfThePlainStep) {
   }
 }
 
-std::vector<Case> all_cases() {
-  std::vector<Case> cases;
+std::vector<StrategyCase> strategy_cases() {
+  std::vector<StrategyCase> cases;
   for (const char* strategy : {"every-block", "segments:2", "sqrt", "from-input"}) {
     for (const bool reentrant : {false, true}) {
       for (const bool fused : {false, true}) {
@@ -154,7 +156,7 @@ std::vector<Case> all_cases() {
   return cases;
 }
 
-std::string name_of(const testing::TestParamInfo<Case>& info) {
+std::string name_of_strategy_case(const testing::TestParamInfo<StrategyCase>& info) {
   std::string name = info.param.strategy + (info.param.reentrant ? "_reentrant" : "") +
                      (info.param.fused ? "_fused" : "_unfused") +
                      (info.param.autocast ? "_autocast" : "");
@@ -163,7 +165,8 @@ std::string name_of(const testing::TestParamInfo<Case>& info) {
   return name;
 }
 
-INSTANTIATE_TEST_SUITE_P(All, StrategyGradients, testing::ValuesIn(all_cases()), name_of);
+INSTANTIATE_TEST_SUITE_P(All, StrategyGradients, testing::ValuesIn(strategy_cases()),
+                         name_of_strategy_case);
 
 // Bytes that forward and backward need above the input, with layers that keep 16 KB each.
 Bytes activations(const std::string& strategy, std::int64_t count) {
@@ -224,9 +227,10 @@ TEST(Strategy, OffloadingSaysWhatItNeeds) {
               HasSubstr("the device is cuda:0; use 'offload:host'"));
   EXPECT_THAT(refusal_to_prepare("offload:disk=/no/such/folder", at::kCPU),
               HasSubstr("/no/such/folder"));
-  EXPECT_THAT(refusal("offload:disk="), HasSubstr("needs a folder, such as"));
-  EXPECT_THAT(refusal("offload:moon"), HasSubstr("choose one of offload:disk=DIR, offload:host"));
-  EXPECT_THAT(refusal("selective:all"), HasSubstr("choose one of selective:matmul"));
+  EXPECT_THAT(strategy_refusal("offload:disk="), HasSubstr("needs a folder, such as"));
+  EXPECT_THAT(strategy_refusal("offload:moon"),
+              HasSubstr("choose one of offload:disk=DIR, offload:host"));
+  EXPECT_THAT(strategy_refusal("selective:all"), HasSubstr("choose one of selective:matmul"));
 }
 
 TEST(Strategy, RunsAnEmptyListOnlyPlainly) {

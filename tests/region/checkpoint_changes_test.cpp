@@ -10,7 +10,7 @@ namespace {
 
 using namespace reprise::testing;
 
-at::Tensor body(const at::Tensor& x, const at::Tensor& h) { return (x * h).exp(); }
+at::Tensor body_of_changes(const at::Tensor& x, const at::Tensor& h) { return (x * h).exp(); }
 
 class CheckpointChanges : public ::testing::TestWithParam<Variant> {
  protected:
@@ -25,7 +25,7 @@ INSTANTIATE_TEST_SUITE_P(Variants, CheckpointChanges,
 TEST_P(CheckpointChanges, AnArgumentChangedAfterForwardIsAnErrorThatNamesIt) {
   at::Tensor h = torch::rand({3, 2});
   options_.name = "block 3";
-  const at::Tensor y = checkpoint(options_, body, x_, h);
+  const at::Tensor y = checkpoint(options_, body_of_changes, x_, h);
   h.add_(1);
   h.mul_(2);
   const std::string text = error_of<DeterminismError>([&] { y.sum().backward(); });
@@ -42,19 +42,19 @@ TEST_P(CheckpointChanges, AnArgumentChangedAfterForwardIsAnErrorThatNamesIt) {
 
 TEST_P(CheckpointChanges, AChangeThroughAViewOrOfAnActivationCountsToo) {
   at::Tensor h = torch::rand({3, 2});
-  at::Tensor y = checkpoint(options_, body, x_, h);
+  at::Tensor y = checkpoint(options_, body_of_changes, x_, h);
   h.select(0, 1).zero_();
   EXPECT_TRUE(contains(error_of<DeterminismError>([&] { y.sum().backward(); }), "argument 1"));
 
   at::Tensor activation = x_ * 2;
-  y = checkpoint(options_, body, activation, torch::rand({3, 2}));
+  y = checkpoint(options_, body_of_changes, activation, torch::rand({3, 2}));
   activation.relu_();
   EXPECT_TRUE(contains(error_of<DeterminismError>([&] { y.sum().backward(); }), "argument 0"));
 }
 
 TEST_P(CheckpointChanges, AParameterGivenAsArgumentAndSteppedTooEarlyIsAnError) {
   const at::Tensor w = leaf({3, 2});
-  const at::Tensor loss = checkpoint(options_, body, x_, w).sum();
+  const at::Tensor loss = checkpoint(options_, body_of_changes, x_, w).sum();
   loss.backward({}, /*retain_graph=*/true);
   {
     const torch::NoGradGuard no_grad;
@@ -82,16 +82,17 @@ TEST_P(CheckpointChanges, ATensorDeepInsideAnArgumentIsFound) {
 TEST_P(CheckpointChanges, AllowedChangesMakeTheRecomputationStartFromTheChangedValue) {
   options_.allow_changed_arguments = true;
   if (options_.reentrant) {
-    EXPECT_TRUE(contains(error_of<UsageError>([&] { checkpoint(options_, body, x_, x_); }),
-                         "allow_changed_arguments"));
+    EXPECT_TRUE(
+        contains(error_of<UsageError>([&] { checkpoint(options_, body_of_changes, x_, x_); }),
+                 "allow_changed_arguments"));
     return;
   }
   at::Tensor h = torch::rand({3, 2});
-  const at::Tensor y = checkpoint(options_, body, x_, h);
+  const at::Tensor y = checkpoint(options_, body_of_changes, x_, h);
   h.add_(1);
   y.sum().backward();
   const Tensors actual = take_gradients({x_});
-  EXPECT_TRUE(same_bits(actual, gradients_of([&] { return body(x_, h); }, {x_})));
+  EXPECT_TRUE(same_bits(actual, gradients_of([&] { return body_of_changes(x_, h); }, {x_})));
 }
 
 TEST_P(CheckpointChanges, AFunctionThatWritesToItsArgumentIsRefusedUnlessAllowed) {
@@ -118,15 +119,18 @@ TEST_P(CheckpointChanges, AfterSuchAnErrorTheNextStepWorksAndNothingLeaks) {
     at::Tensor h = torch::rand({3, 2});
     const at::Tensor y = checkpoint(
         options_,
-        [token = std::move(token)](const at::Tensor& x, const at::Tensor& t) { return body(x, t); },
+        [token = std::move(token)](const at::Tensor& x, const at::Tensor& t) {
+          return body_of_changes(x, t);
+        },
         x_, h);
     h.add_(1);
     error_of<DeterminismError>([&] { y.sum().backward(); });
   }
   EXPECT_TRUE(alive.expired());
   const at::Tensor h = torch::rand({3, 2});
-  EXPECT_TRUE(same_bits(gradients_of([&] { return checkpoint(options_, body, x_, h); }, {x_}),
-                        gradients_of([&] { return body(x_, h); }, {x_})));
+  EXPECT_TRUE(
+      same_bits(gradients_of([&] { return checkpoint(options_, body_of_changes, x_, h); }, {x_}),
+                gradients_of([&] { return body_of_changes(x_, h); }, {x_})));
 }
 
 // Runs `f` as a region that ends its recomputation in one of the three ways, and accepts autograd's

@@ -73,7 +73,9 @@ void expect_same(const State& now, const State& before) {
   EXPECT_EQ(now.hooks, before.hooks);
 }
 
-at::Tensor body(const at::Tensor& x) { return torch::dropout(x.sin().exp(), 0.5, true).tanh(); }
+at::Tensor body_of_faults(const at::Tensor& x) {
+  return torch::dropout(x.sin().exp(), 0.5, true).tanh();
+}
 
 class CheckpointFaults : public ::testing::TestWithParam<Variant> {
  protected:
@@ -81,8 +83,9 @@ class CheckpointFaults : public ::testing::TestWithParam<Variant> {
 
   void expect_next_step_works() {
     take_gradients({x_});
-    EXPECT_TRUE(same_bits(gradients_of([&] { return checkpoint(options_, body, x_); }, {x_}),
-                          gradients_of([&] { return body(x_); }, {x_})));
+    EXPECT_TRUE(
+        same_bits(gradients_of([&] { return checkpoint(options_, body_of_faults, x_); }, {x_}),
+                  gradients_of([&] { return body_of_faults(x_); }, {x_})));
   }
 
   CheckpointOptions options_ = options_of(GetParam());
@@ -99,7 +102,7 @@ TEST_P(CheckpointFaults, InForwardTheExceptionPassesThroughAndNothingStays) {
     auto token = std::make_shared<int>();
     alive = token;
     const auto fail = [token = std::move(token)](const at::Tensor& t) -> at::Tensor {
-      body(t);
+      body_of_faults(t);
       at::AutoDispatchBelowADInplaceOrView unrelated;
       throw Planned();
     };
@@ -117,13 +120,13 @@ TEST_P(CheckpointFaults, InForwardTheExceptionPassesThroughAndNothingStays) {
 }
 
 TEST_P(CheckpointFaults, InRecomputationTheExceptionKeepsItsTypeAndTheSameGraphWorksLater) {
-  const Tensors expected = gradients_of([&] { return body(x_); }, {x_});
+  const Tensors expected = gradients_of([&] { return body_of_faults(x_); }, {x_});
   bool fail = true;
   torch::manual_seed(2016);
   const at::Tensor loss = checkpoint(
                               options_,
                               [&](const at::Tensor& t) {
-                                const at::Tensor half = body(t);
+                                const at::Tensor half = body_of_faults(t);
                                 if (fail && is_recomputing()) throw Planned();
                                 return half.sin();
                               },
@@ -139,7 +142,7 @@ TEST_P(CheckpointFaults, InRecomputationTheExceptionKeepsItsTypeAndTheSameGraphW
   take_gradients({x_});
   loss.backward();
   const Tensors actual = take_gradients({x_});
-  EXPECT_TRUE(same_bits(actual, gradients_of([&] { return body(x_).sin(); }, {x_})));
+  EXPECT_TRUE(same_bits(actual, gradients_of([&] { return body_of_faults(x_).sin(); }, {x_})));
   expect_next_step_works();
 }
 
@@ -194,7 +197,7 @@ TEST_P(CheckpointFaults, InAHookScopeAroundTheRegion) {
               return t;
             });
         loss = checkpoint(
-                   options_, [token](const at::Tensor& t) { return body(t); }, x_)
+                   options_, [token](const at::Tensor& t) { return body_of_faults(t); }, x_)
                    .sum();
       };
       if (in_pack) {
@@ -278,7 +281,7 @@ TEST_P(CheckpointFaults, AHundredFailuresLeaveNoBytesBehind) {
     at::Tensor loss = checkpoint(
                           options_,
                           [](const at::Tensor& t) {
-                            const at::Tensor half = body(t);
+                            const at::Tensor half = body_of_faults(t);
                             if (is_recomputing()) throw Planned();
                             return half.exp();
                           },
@@ -313,7 +316,7 @@ TEST_P(CheckpointContextFaults, AContextFunctionThatThrowsLeavesStateAsItWas) {
                           .recompute = [&] { return maybe(Where::kRecompute), ContextScope(); }};
   };
   at::Tensor loss;
-  const auto forward = [&] { loss = checkpoint(options, body, x).sum(); };
+  const auto forward = [&] { loss = checkpoint(options, body_of_faults, x).sum(); };
   if (GetParam() == Where::kRecompute) {
     forward();
     const State before;

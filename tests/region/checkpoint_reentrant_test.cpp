@@ -7,7 +7,7 @@ namespace {
 
 using namespace reprise::testing;
 
-at::Tensor body(const at::Tensor& x) { return x.sin().exp().tanh(); }
+at::Tensor body_of_reentrant(const at::Tensor& x) { return x.sin().exp().tanh(); }
 
 class ReentrantCheckpoint : public ::testing::Test {
  protected:
@@ -15,13 +15,14 @@ class ReentrantCheckpoint : public ::testing::Test {
   at::Tensor x_ = leaf({3, 3});
   void expect_next_step_works() {
     take_gradients({x_});
-    EXPECT_TRUE(same_bits(gradients_of([&] { return checkpoint(reentrant(), body, x_); }, {x_}),
-                          gradients_of([&] { return body(x_); }, {x_})));
+    EXPECT_TRUE(same_bits(
+        gradients_of([&] { return checkpoint(reentrant(), body_of_reentrant, x_); }, {x_}),
+        gradients_of([&] { return body_of_reentrant(x_); }, {x_})));
   }
 };
 
 TEST_F(ReentrantCheckpoint, AutogradGradIsRefusedAndTheNextBackwardWorks) {
-  const at::Tensor loss = checkpoint(reentrant(), body, x_).sum();
+  const at::Tensor loss = checkpoint(reentrant(), body_of_reentrant, x_).sum();
   const std::string text = error_of<DeterminismError>([&] { torch::autograd::grad({loss}, {x_}); });
   EXPECT_TRUE(contains(text, "grad()"));
   EXPECT_TRUE(contains(text, "inputs"));
@@ -30,7 +31,7 @@ TEST_F(ReentrantCheckpoint, AutogradGradIsRefusedAndTheNextBackwardWorks) {
 }
 
 TEST_F(ReentrantCheckpoint, BackwardWithInputsIsRefusedAndTheNextBackwardWorks) {
-  const at::Tensor loss = checkpoint(reentrant(), body, x_).sum();
+  const at::Tensor loss = checkpoint(reentrant(), body_of_reentrant, x_).sum();
   const std::string text = error_of<DeterminismError>([&] {
     loss.backward({}, /*retain_graph=*/false, /*create_graph=*/false, std::vector<at::Tensor>{x_});
   });
@@ -76,10 +77,10 @@ TEST_F(ReentrantCheckpoint, AResultDetachedInsideIsAnErrorStepAfterStep) {
 
 TEST_F(ReentrantCheckpoint, WarnsWhenNoInputRequiresGradAndOnlyThen) {
   WarningLog log;
-  checkpoint(reentrant(), body, x_);
-  checkpoint(body, torch::rand({2}));
+  checkpoint(reentrant(), body_of_reentrant, x_);
+  checkpoint(body_of_reentrant, torch::rand({2}));
   EXPECT_TRUE(log.texts.empty());
-  const at::Tensor y = checkpoint(reentrant(), body, torch::rand({2}));
+  const at::Tensor y = checkpoint(reentrant(), body_of_reentrant, torch::rand({2}));
   EXPECT_FALSE(y.requires_grad());
   ASSERT_EQ(log.texts.size(), 1u);
   EXPECT_TRUE(contains(log.texts[0], "require"));
@@ -90,7 +91,7 @@ TEST_F(ReentrantCheckpoint, OptionsThatOnlyTheOtherVariantHasAreRefusedByName) {
   int runs = 0;
   const auto refused = [&](const CheckpointOptions& options) {
     const std::string text =
-        error_of<UsageError>([&] { checkpoint(options, counted(runs, body), x_); });
+        error_of<UsageError>([&] { checkpoint(options, counted(runs, body_of_reentrant), x_); });
     EXPECT_TRUE(contains(text, "reentrant=false"));
     return text;
   };
@@ -134,9 +135,12 @@ TEST_F(ReentrantCheckpoint, VariantsNestInEachOther) {
     outer.reentrant = outer_reentrant;
     inner.reentrant = !outer_reentrant;
     const auto nested = [&](const at::Tensor& t) {
-      return checkpoint(inner, body, checkpoint(inner, body, t.cos()) * t).sin();
+      return checkpoint(inner, body_of_reentrant, checkpoint(inner, body_of_reentrant, t.cos()) * t)
+          .sin();
     };
-    const auto plain = [&](const at::Tensor& t) { return body(body(t.cos()) * t).sin(); };
+    const auto plain = [&](const at::Tensor& t) {
+      return body_of_reentrant(body_of_reentrant(t.cos()) * t).sin();
+    };
     EXPECT_TRUE(same_bits(gradients_of([&] { return checkpoint(outer, nested, x_); }, {x_}),
                           gradients_of([&] { return plain(x_); }, {x_})));
   }
@@ -145,7 +149,7 @@ TEST_F(ReentrantCheckpoint, VariantsNestInEachOther) {
 TEST_F(ReentrantCheckpoint, NestingRecomputesOncePerLevel) {
   for (int depth = 1; depth <= 5; ++depth) {
     int runs = 0;
-    std::function<at::Tensor(const at::Tensor&)> f = counted(runs, body);
+    std::function<at::Tensor(const at::Tensor&)> f = counted(runs, body_of_reentrant);
     for (int i = 0; i < depth; ++i) {
       f = [f](const at::Tensor& t) { return checkpoint(reentrant(), f, t); };
     }
@@ -194,7 +198,7 @@ TEST_F(ReentrantCheckpoint, IntegerResultsPassThroughWithoutGradient) {
 
 // In a larger loss the rest has a second derivative, so that nothing would look wrong.
 TEST_F(ReentrantCheckpoint, ASecondDerivativeIsRefusedRatherThanMissing) {
-  const at::Tensor loss = checkpoint(reentrant(), body, x_).sum() + x_.pow(3).sum();
+  const at::Tensor loss = checkpoint(reentrant(), body_of_reentrant, x_).sum() + x_.pow(3).sum();
   const std::string text =
       error_of<DeterminismError>([&] { loss.backward({}, true, /*create_graph=*/true); });
   EXPECT_NE(text.find("cannot be differentiated twice"), std::string::npos) << text;
@@ -217,7 +221,8 @@ TEST_F(ReentrantCheckpoint, TheGraphDiesWithItsResultAndAfterBackward) {
       auto token = std::make_shared<int>();
       alive = token;
       const at::Tensor y = checkpoint(
-          reentrant(), [token = std::move(token)](const at::Tensor& t) { return body(t); }, x_ * 2);
+          reentrant(),
+          [token = std::move(token)](const at::Tensor& t) { return body_of_reentrant(t); }, x_ * 2);
       graph.add(y);
       if (with_backward) y.sum().backward({}, /*retain_graph=*/true);
     }

@@ -10,12 +10,11 @@ namespace {
 using testing::Block;
 using testing::contains;
 using testing::error_of;
+using testing::kRecompute;
+using testing::kSave;
 using testing::leaf;
 using testing::OperatorCounts;
 using testing::with_policy;
-
-constexpr CheckpointPolicy kSave = CheckpointPolicy::kMustSave;
-constexpr CheckpointPolicy kRecompute = CheckpointPolicy::kPreferRecompute;
 
 TEST(Policies, NamesThatLibTorchDoesNotKnowAreRefused) {
   EXPECT_TRUE(contains(error_of<UsageError>([] { OperatorPolicy{"mmm"}; }),

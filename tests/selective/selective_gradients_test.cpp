@@ -15,12 +15,11 @@ using testing::Block;
 using testing::contains;
 using testing::error_of;
 using testing::gradients_of;
+using testing::kRecompute;
+using testing::kSave;
 using testing::leaf;
 using testing::same_bits;
 using testing::with_policy;
-
-constexpr CheckpointPolicy kSave = CheckpointPolicy::kMustSave;
-constexpr CheckpointPolicy kRecompute = CheckpointPolicy::kPreferRecompute;
 
 TEST(SelectiveGradients, GradientsAreThePlainOnesUnderEveryNamedPolicy) {
   const at::Tensor x = leaf({2, 6, 8}), w = leaf({24, 8}), b = leaf({24}), out = leaf({8, 8});

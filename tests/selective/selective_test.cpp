@@ -13,14 +13,13 @@ using testing::Block;
 using testing::contains;
 using testing::error_of;
 using testing::gradients_of;
+using testing::kRecompute;
+using testing::kSave;
 using testing::leaf;
 using testing::OperatorCounts;
 using testing::same_bits;
 using testing::StorageWatch;
 using testing::with_policy;
-
-constexpr CheckpointPolicy kSave = CheckpointPolicy::kMustSave;
-constexpr CheckpointPolicy kRecompute = CheckpointPolicy::kPreferRecompute;
 
 OperatorPolicy mm_by_function() {
   return [](const SelectiveCheckpointContext& call) { return call.is("mm") ? kSave : kRecompute; };

@@ -12,6 +12,9 @@
 
 namespace reprise::testing {
 
+inline constexpr CheckpointPolicy kSave = CheckpointPolicy::kMustSave;
+inline constexpr CheckpointPolicy kRecompute = CheckpointPolicy::kPreferRecompute;
+
 // Counts the operators that run on this thread and in its backward, those that are answered left
 // out: it lies outside of any region.
 class OperatorCounts {

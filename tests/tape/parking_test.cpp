@@ -77,15 +77,15 @@ struct DearStep {
   }
 };
 
-struct Outcome {
+struct ParkedRun {
   at::Tensor gradient;
   StepReport report;
 };
 
-Outcome run_with(const std::shared_ptr<Store>& store, DearStep& step) {
+ParkedRun run_with(const std::shared_ptr<Store>& store, DearStep& step) {
   MemoryBudget budget(live_bytes() + KiB(200),
                       {.verify = true, .store = store, .smallest = KiB(1)});
-  Outcome run;
+  ParkedRun run;
   // What operators cost is known from the second step on.
   for (int i = 0; i < 2; ++i) {
     auto managed = budget.step();
@@ -99,7 +99,7 @@ Outcome run_with(const std::shared_ptr<Store>& store, DearStep& step) {
 TEST(Parking, MovesWhatIsDearToMakeAgain) {
   DearStep step;
   const at::Tensor plain = step();
-  const Outcome run = run_with(std::make_shared<TestStore>(), step);
+  const ParkedRun run = run_with(std::make_shared<TestStore>(), step);
   EXPECT_TRUE(same_bits(plain, run.gradient));
   EXPECT_GT(run.report.parked, 0);
   EXPECT_GT(run.report.loaded, 0);
@@ -110,7 +110,7 @@ TEST(Parking, MovesWhatIsDearToMakeAgain) {
 TEST(Parking, DropsWhatTheStoreIsTooSlowFor) {
   DearStep step;
   const at::Tensor plain = step();
-  const Outcome run = run_with(std::make_shared<TestStore>(TestStore::Fault::kNone, 200), step);
+  const ParkedRun run = run_with(std::make_shared<TestStore>(TestStore::Fault::kNone, 200), step);
   EXPECT_TRUE(same_bits(plain, run.gradient));
   EXPECT_GT(run.report.dropped, 0);
   EXPECT_EQ(run.report.parked, 0);
@@ -120,7 +120,7 @@ TEST(Parking, MakesAgainWhatTheStoreDoesNotTake) {
   DearStep step;
   const at::Tensor plain = step();
   for (const auto fault : {TestStore::Fault::kPark, TestStore::Fault::kParkOther}) {
-    const Outcome run = run_with(std::make_shared<TestStore>(fault), step);
+    const ParkedRun run = run_with(std::make_shared<TestStore>(fault), step);
     EXPECT_TRUE(same_bits(plain, run.gradient));
     EXPECT_EQ(run.report.parked, 0);
     EXPECT_GT(run.report.replayed, 0);
@@ -131,7 +131,7 @@ TEST(Parking, MakesAgainWhatTheStoreDoesNotGiveBack) {
   DearStep step;
   const at::Tensor plain = step();
   for (const auto fault : {TestStore::Fault::kLoad, TestStore::Fault::kLoadOther}) {
-    const Outcome run = run_with(std::make_shared<TestStore>(fault), step);
+    const ParkedRun run = run_with(std::make_shared<TestStore>(fault), step);
     EXPECT_TRUE(same_bits(plain, run.gradient));
     EXPECT_GT(run.report.parked, 0);
     EXPECT_EQ(run.report.loaded, 0);
@@ -196,7 +196,7 @@ TEST(Parking, StaysWithinTheBudgetWhileADiskWrites) {
   const at::Tensor plain = step();
   for (const Bytes in_flight : {Bytes(0), MiB(64)}) {
     const auto store = disk_store({.folder = folder, .in_flight = in_flight});
-    const Outcome run = run_with(store, step);
+    const ParkedRun run = run_with(store, step);
     EXPECT_TRUE(same_bits(plain, run.gradient));
     EXPECT_EQ(store->statistics().count, 0);
   }

@@ -16,7 +16,7 @@ using namespace reprise::testing;
 // How backward is run.
 enum class Way { kOnce, kTwice, kTwoLosses, kSecondDerivative };
 
-struct Outcome {
+struct StepOutcome {
   Tensors gradients;
   Tensors values;
   at::Tensor loss;
@@ -54,14 +54,14 @@ void run_backward(Way way, const Tensors& leaves, const Tensors& values, const a
   }
 }
 
-Outcome outcome(const Case& what, MemoryBudget* budget) {
+StepOutcome outcome(const Case& what, MemoryBudget* budget) {
   torch::manual_seed(42);
   const auto doubles = torch::dtype(torch::kDouble);
   const at::Tensor x = torch::randn({4, 4}, doubles).requires_grad_(true);
   const at::Tensor y = torch::randn({4, 4}, doubles).requires_grad_(true);
   const at::Tensor w = torch::randn({4, 4}, doubles).requires_grad_(true);
   ProgramState state;
-  Outcome result;
+  StepOutcome result;
   {
     std::optional<MemoryBudget::Step> step;
     if (budget != nullptr) step.emplace(budget->step());
@@ -85,7 +85,7 @@ Outcome outcome(const Case& what, MemoryBudget* budget) {
   return result;
 }
 
-void compare(const Outcome& mine, const Outcome& plain) {
+void compare(const StepOutcome& mine, const StepOutcome& plain) {
   const auto same = same_bits(mine.gradients, plain.gradients);
   if (!same) RC_FAIL(same.message());
   RC_ASSERT(same_bits(mine.values, plain.values));
@@ -133,7 +133,7 @@ TEST_P(TapeProperty, AnyProgramOfWhichEverythingIsDroppedHasThePlainGradients) {
     options.verify = *rc::gen::arbitrary<bool>();
     options.smallest = any_smallest();
     MemoryBudget budget(GiB(64), options);
-    const Outcome plain = outcome(what, nullptr);
+    const StepOutcome plain = outcome(what, nullptr);
     compare(outcome(what, &budget), plain);
     // By now it knows what is too small to be dropped.
     compare(outcome(what, &budget), plain);
@@ -150,7 +150,7 @@ TEST_P(TapeProperty, AnyProgramUnderAnyBudgetHasThePlainGradientsOrIsRefused) {
     const Bytes smallest = any_smallest();
     RC_LOG() << describe(what) << " in " << above << " by " << heuristic << ", from "
              << to_string(smallest) << " on" << std::endl;
-    const Outcome plain = outcome(what, nullptr);
+    const StepOutcome plain = outcome(what, nullptr);
     MemoryBudget budget(live_bytes() + Bytes(above),
                         {.heuristic = heuristic, .verify = verify, .smallest = smallest});
     try {
