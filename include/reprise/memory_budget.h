@@ -114,7 +114,12 @@ struct StepReport {
   Bytes dropped_bytes;
   std::int64_t replayed = 0;  // operators run again
   double replay_seconds = 0;
-  std::int64_t parked = 0;  // moved to the store
+  // Went without being lost: elements of two kinds, as in dropout masks, became a bit each.
+  std::int64_t packed = 0;
+  Bytes packed_bytes;         // before
+  std::int64_t unpacked = 0;  // and brought back from there
+  double pack_seconds = 0;    // of both
+  std::int64_t parked = 0;    // moved to the store
   Bytes parked_bytes;
   std::int64_t loaded = 0;      // and brought back from there
   double transfer_seconds = 0;  // that the step waited for the store

@@ -135,6 +135,11 @@ class CountingAllocator final : public c10::Allocator {
       }
       counters.allocations.fetch_add(1, std::memory_order_relaxed);
     }
+    return hand_out(data, bytes);
+  }
+
+  // Counted already.
+  static c10::DataPtr hand_out(void* data, std::size_t bytes) {
     c10::DataPtr result(data, data, &release, c10::Device(c10::kCPU));
     c10::profiledCPUMemoryReporter().New(data, bytes);
     if (data != nullptr) note_allocation(data);
@@ -177,6 +182,18 @@ c10::Allocator* counting_allocator() {
 [[maybe_unused]] const bool kInstalledAtLoad = (install_counting_allocator(), true);
 
 }  // namespace
+
+c10::DataPtr allocate_if_it_fits(std::size_t bytes) {
+  if (!counting_allocator_is_installed()) return {};
+  void* const data = c10::alloc_cpu(bytes);
+  if (data != nullptr &&
+      !count_if_it_fits(static_cast<std::int64_t>(malloc_usable_size(data)), lowest_limit.load())) {
+    c10::free_cpu(data);
+    return {};
+  }
+  if (data != nullptr) counters.allocations.fetch_add(1, std::memory_order_relaxed);
+  return CountingAllocator::hand_out(data, bytes);
+}
 
 void LimitScope::update_lowest() {
   std::int64_t lowest = kNoLimit;

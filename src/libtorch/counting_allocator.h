@@ -26,6 +26,10 @@ bool counting_allocator_is_installed();
 bool is_counted_memory(const c10::DataPtr& data);
 bool is_uncounted_memory(const c10::DataPtr& data);
 
+// Memory of the counting allocator for that many bytes, or none where it would pass a limit: no
+// room is made for it. Nor is there any where the counting allocator is not installed.
+c10::DataPtr allocate_if_it_fits(std::size_t bytes);
+
 // The counters of the CPU; they live as long as the process.
 LevelSource& cpu_levels();
 // Allocations of at least one byte.

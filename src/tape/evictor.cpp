@@ -20,6 +20,7 @@ constexpr std::size_t kMostWalked = 64;
 
 double Tape::neighbourhood(const plan::EvictionEntry& entry) {
   const auto& value = static_cast<const Value&>(entry);
+  if (value.kind_bit != 0) return 0;
   double around = 0;
   switch (neighbourhood_) {
     case Neighbourhood::kNone:
@@ -70,6 +71,10 @@ double Tape::walk_upstream(const Value& value) {
       if (input.value == nullptr || input.value->has_bytes()) continue;
       if (input.value->parked != nullptr) {
         cost += parking_->seconds(input.value->size);
+        continue;
+      }
+      if (input.value->packed != nullptr) {
+        cost += seconds_to_pack(*input.value);
         continue;
       }
       Producer* const maker = input.value->producer;
@@ -151,6 +156,12 @@ void Tape::drop(Value& value) {
                             ? ManagedMemory::hollow(*value.cell->storage, *value.cell, kGoneText)
                             : value.detached.set_data_ptr(c10::DataPtr(nullptr, c10::kCPU));
   value.detached = {};
+  if (pack(value, memory)) {
+    ++report.packed;
+    report.packed_bytes += Bytes(value.size);
+    if (options_.observer) tell_dropped(*options_.observer, *this, value);
+    return;
+  }
   if (parks) {
     value.parked = parking_->park(std::exchange(memory, {}), value.size, report.transfer_seconds);
   }
@@ -170,7 +181,7 @@ void Tape::drop(Value& value) {
 bool Tape::drop_one() {
   if (!is_index_filled_) fill_index();
   auto* const entry = index_.choose(now());
-  if (entry == nullptr) return false;
+  if (entry == nullptr) return drop_bits();
   drop(static_cast<Value&>(*entry));
   return true;
 }

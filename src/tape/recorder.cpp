@@ -205,6 +205,7 @@ void Recorder::end(OperatorCall& call, const OperatorFacts& facts, BegunCall& be
     const bool can_be_made = write.covers
                                  ? covers && !(was_root && makes_new_in_place(call.schema().name()))
                                  : !was_root && !write.is_statistic;
+    value.width = static_cast<std::uint8_t>(write.tensor.element_size());
     if (maker != nullptr && cell->own && can_be_made) {
       tape_.set_producer(value, *maker, write.slot);
     }

@@ -253,7 +253,7 @@ void Tape::restore(Value& target) {
         pin(*frame.made);
         frame.pinned.push_back(std::exchange(frame.made, nullptr));
       }
-      if (unpark(*frame.value)) {
+      if (unpack(*frame.value) || unpark(*frame.value)) {
         release(frame);
         stack.pop_back();
         continue;

@@ -124,6 +124,7 @@ void Tape::add_result(Producer* producer, const at::Tensor& tensor, std::int16_t
   Value& value = value_of(tensor);
   value.cell->own = own;
   value.defined = libtorch::leading_bytes(tensor);
+  value.width = static_cast<std::uint8_t>(tensor.element_size());
   if (!own || producer == nullptr) return;
   value.producer = producer;
   producer->outputs.push_back({&value, result, element, -1});
@@ -140,8 +141,12 @@ void Tape::add(std::unique_ptr<Producer> producer, double now) {
   for (const Producer::Input& input : producer->inputs) {
     if (input.value != nullptr) depth = std::max(depth, input.value->depth);
   }
+  look_for_kinds(*producer);
   for (const Producer::Output& output : producer->outputs) {
     output.value->own_cost = producer->seconds;
+    if (output.value->kind_bit != 0) {
+      output.value->own_cost = std::min(producer->seconds, seconds_to_pack(*output.value));
+    }
     output.value->depth = depth + 1;
     touch(*output.value, now);
     update_entry(*output.value);
@@ -241,6 +246,7 @@ void Tape::forget(Values& unwanted) {
     Value* const value = unwanted.back();
     unwanted.pop_back();
     leave_index(*value);
+    if (value->packed != nullptr) take_bits(*value);
     if (value->node != plan::CostClasses::kNone) note_restored(*value);
     Producer* const producer = value->producer;
     if (value->detached && producer != nullptr) {

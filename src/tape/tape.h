@@ -124,6 +124,18 @@ class Tape {
   // Seconds that making it again would take, from what is there.
   double seconds_to_make(const Value& value);
   bool unpark(Value& value);
+  // Packing (packing.cpp): values whose elements are of two kinds, as dropout masks are.
+  static double seconds_to_pack(const Value& value) {
+    constexpr double kBytesPerSecond = 3e9;  // in and out again, on one core
+    return static_cast<double>(value.size) / kBytesPerSecond;
+  }
+  bool can_be_packed(const Value& value) const;
+  void look_for_kinds(Producer& producer);
+  bool pack(Value& value, c10::DataPtr& memory);
+  bool unpack(Value& value);
+  void keep_bits(Value& value, std::unique_ptr<Packed> bits);
+  std::unique_ptr<Packed> take_bits(Value& value);
+  bool drop_bits();
   std::uint64_t hash_of(const void* data, std::int64_t size) const;
   bool is_own_memory(const c10::DataPtr& memory) const;
   // Kernels may enlarge an `out=` that they are given empty.
@@ -161,6 +173,8 @@ class Tape {
   static constexpr std::int64_t kMostLittleKept = 256 << 10;
   std::int64_t little_kept_ = 0;
   Cell* cells_ = nullptr;
+  // Those that have bits.
+  std::vector<Value*> packed_;
   std::int64_t values_ = 0;
   std::vector<plan::CostClasses::Node> seen_;
   std::uint32_t walks_ = 0;

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "core/recycling_allocator.h"
+#include "core/two_kinds.h"
 #include "libtorch/managed_memory.h"
 #include "libtorch/own_draws.h"
 #include "libtorch/recorded_call.h"
@@ -71,6 +72,13 @@ struct Cell final : libtorch::MemoryManager, Recycled<Cell, kRecycled>, Counted<
   Cell* previous = nullptr;
 };
 
+// What a value is made of again that has elements of two kinds only.
+struct Packed {
+  c10::DataPtr bits;
+  TwoKinds kinds;
+  std::size_t place = 0;  // in the tape's list
+};
+
 struct Value final : plan::EvictionEntry, Recycled<Value, kRecycled>, Counted<Value> {
   // The storage that it is attached to, or the bytes of a detached one.
   Cell* cell = nullptr;
@@ -90,6 +98,14 @@ struct Value final : plan::EvictionEntry, Recycled<Value, kRecycled>, Counted<Va
   std::optional<std::uint64_t> hash;
   // In a store, and not to be made again.
   std::unique_ptr<ParkedTensor> parked;
+
+  // In a bit each element. The contents of a value stay what they are, and so do the bits once they
+  // were made.
+  std::unique_ptr<Packed> packed;
+  // Bytes of an element; 0: not known.
+  std::uint8_t width = 0;
+  // The result of its producer that it is, if it seems to have elements of two kinds only.
+  std::uint8_t kind_bit = 0;
 
   // On an accelerator, the stream that a replay has made it on.
   static constexpr c10::StreamId kNowhere = std::numeric_limits<c10::StreamId>::min();

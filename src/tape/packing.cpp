@@ -1,0 +1,116 @@
+// Values whose elements are of two kinds, as dropout masks are: what drawing them again would take
+// is much more than what a bit for each element takes. Exact, for the kinds are bit patterns.
+//
+// Calls show what their results are like: the first of a form is looked at in a few places, and
+// what seems to be of two kinds costs little from then on, so that it goes early. All elements are
+// looked at when it goes.
+#include <algorithm>
+#include <memory>
+#include <new>
+#include <utility>
+
+#include "libtorch/counting_allocator.h"
+#include "tape/own_time.h"
+#include "tape/tape.h"
+
+namespace reprise::tape {
+
+// Paranoid steps are there to show that everything can be computed again.
+bool Tape::can_be_packed(const Value& value) const {
+  return side_ == nullptr && !options_.paranoid && has_kinds(value.width) &&
+         value.defined % value.width == 0;
+}
+
+void Tape::look_for_kinds(Producer& producer) {
+  auto& learnt = producer.call.form().learnt;
+  std::uint8_t bit = 1;
+  for (const Producer::Output& output : producer.outputs) {
+    Value& value = *output.value;
+    if (bit != 0 && may_drop(value) && can_be_packed(value)) {
+      if ((learnt.looked_at & bit) == 0) {
+        const void* const data = libtorch::ManagedMemory::memory_of(*value.cell).get();
+        if (may_be_of_two_kinds(data, value.defined / value.width, value.width)) {
+          learnt.two_kinds |= bit;
+        }
+        learnt.looked_at |= bit;
+      }
+      value.kind_bit = learnt.two_kinds & bit;
+    }
+    bit = static_cast<std::uint8_t>(bit << 1);
+  }
+}
+
+// Of what is about to be dropped; `memory` is free if this is true. False where it is lost.
+bool Tape::pack(Value& value, c10::DataPtr& memory) {
+  if (value.packed != nullptr) {
+    memory.clear();
+    return true;
+  }
+  if (value.kind_bit == 0 || seconds_to_pack(value) > seconds_to_make(value)) return false;
+  const WorkWatch watch;
+  const std::int64_t elements = value.defined / value.width;
+  const auto bytes = static_cast<std::size_t>(bytes_of_bits(elements));
+  // Room for the bits is there only when the memory is free.
+  const std::unique_ptr<std::uint8_t[]> bits(new (std::nothrow) std::uint8_t[bytes]);
+  if (bits == nullptr) return false;
+  const auto kinds = pack_bits(memory.get(), elements, value.width, bits.get());
+  report.pack_seconds += watch.seconds();
+  if (!kinds) {
+    value.producer->call.form().learnt.two_kinds &= static_cast<std::uint8_t>(~value.kind_bit);
+    value.kind_bit = 0;
+    value.own_cost = value.producer->seconds;
+    return false;
+  }
+  memory.clear();
+  c10::DataPtr kept = libtorch::allocate_if_it_fits(bytes);
+  if (kept.get() == nullptr) return false;
+  std::copy_n(bits.get(), bytes, static_cast<std::uint8_t*>(kept.get()));
+  keep_bits(value, std::make_unique<Packed>(Packed{std::move(kept), *kinds}));
+  return true;
+}
+
+bool Tape::unpack(Value& value) {
+  if (value.packed == nullptr) return false;
+  const WorkWatch watch;
+  // To make room for the value its bits must not go.
+  std::unique_ptr<Packed> packed = take_bits(value);
+  c10::Storage storage;
+  try {
+    storage = new_storage(value.size);
+  } catch (...) {
+    keep_bits(value, std::move(packed));
+    throw;
+  }
+  unpack_bits(static_cast<const std::uint8_t*>(packed->bits.get()), packed->kinds,
+              value.defined / value.width, value.width, storage.mutable_data());
+  keep_bits(value, std::move(packed));
+  ++report.unpacked;
+  report.pack_seconds += watch.seconds();
+  give_bytes(value, std::move(storage));
+  return true;
+}
+
+void Tape::keep_bits(Value& value, std::unique_ptr<Packed> bits) {
+  bits->place = packed_.size();
+  packed_.push_back(&value);
+  value.packed = std::move(bits);
+}
+
+std::unique_ptr<Packed> Tape::take_bits(Value& value) {
+  Value* const last = packed_.back();
+  packed_[value.packed->place] = last;
+  last->packed->place = value.packed->place;
+  packed_.pop_back();
+  return std::move(value.packed);
+}
+
+// The last resort: what they stand for is computed again if need be. False if there are none.
+bool Tape::drop_bits() {
+  if (packed_.empty()) return false;
+  Value& value = *packed_.back();
+  if (!value.has_bytes()) note_dropped(value);
+  take_bits(value);
+  return true;
+}
+
+}  // namespace reprise::tape

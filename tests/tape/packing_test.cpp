@@ -1,0 +1,182 @@
+// Values whose elements are of two kinds, as dropout masks are: they go as bits, and come back
+// bitwise without being drawn again.
+#include <reprise/budget_observer.h>
+#include <torch/torch.h>
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include "tape/value.h"
+#include "tests/tape/testing.h"
+
+namespace reprise {
+namespace {
+
+using at::Tensor;
+using testing::gradients_under;
+using testing::leaf;
+using testing::limit_at;
+using testing::plain_gradients;
+using testing::same_bits;
+using testing::Tensors;
+
+// Counts what is run again, by name.
+struct ReplayCounts final : BudgetObserver {
+  void replayed(const Replay& done) noexcept override { ++counts[std::string(done.name)]; }
+  std::map<std::string, int> counts;
+};
+
+// Six layers whose masks are a third of what is kept.
+Tensor dropping(Tensor x) {
+  for (int i = 0; i < 6; ++i) x = torch::dropout(x.sin(), 0.3, /*train=*/true).tanh();
+  return x;
+}
+
+struct UnderPressure {
+  explicit UnderPressure(double share, BudgetOptions options = {}) {
+    options.observer = counts;
+    budget = std::make_unique<MemoryBudget>(
+        limit_at(share, [&] { plain_gradients([&] { return dropping(x); }, {x}); }), options);
+  }
+  Tensors step() {
+    counts->counts.clear();
+    return gradients_under(*budget, [&] { return dropping(x); }, {x});
+  }
+  Tensors plain() {
+    return plain_gradients([&] { return dropping(x); }, {x});
+  }
+
+  const Tensor x = leaf({256, 256});
+  const std::shared_ptr<ReplayCounts> counts = std::make_shared<ReplayCounts>();
+  std::unique_ptr<MemoryBudget> budget;
+};
+
+TEST(Packing, DropoutMasksGoAsBitsAndAreNotDrawnAgain) {
+  UnderPressure under(0.6);
+  const Tensors plain = under.plain();
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_TRUE(same_bits(under.step(), plain));
+    const StepReport report = under.budget->report();
+    EXPECT_GT(report.packed, 0);
+    EXPECT_GT(report.unpacked, 0);
+    EXPECT_GT(report.pack_seconds, 0);
+    EXPECT_EQ(report.packed_bytes, Bytes(256 * 256 * 4 * report.packed));
+    EXPECT_LE(report.peak, under.budget->limit());
+    EXPECT_EQ(under.counts->counts["aten::bernoulli_.float"], 0);
+  }
+}
+
+TEST(Packing, IsCheckedByVerify) {
+  UnderPressure under(0.6, {.verify = true});
+  EXPECT_TRUE(same_bits(under.step(), under.plain()));
+  EXPECT_GT(under.budget->report().unpacked, 0);
+}
+
+TEST(Packing, IsLeftOutOfParanoidStepsWhereAllIsComputedAgain) {
+  UnderPressure under(0.6, {.paranoid = true});
+  EXPECT_TRUE(same_bits(under.step(), under.plain()));
+  EXPECT_EQ(under.budget->report().packed, 0);
+  EXPECT_GT(under.counts->counts["aten::bernoulli_.float"], 0);
+}
+
+TEST(Packing, MasksOfAllWidths) {
+  for (const auto dtype : {at::kFloat, at::kDouble, at::kBFloat16}) {
+    const Tensor x = torch::randn({256, 512}, dtype).requires_grad_();
+    const auto forward = [&] {
+      Tensor y = x;
+      // `where` keeps its condition, which is a byte an element.
+      for (int i = 0; i < 5; ++i) y = torch::dropout(torch::where(y > 0, y, y * 0.1), 0.2, true);
+      return y;
+    };
+    const Tensors plain = plain_gradients(forward, {x});
+    MemoryBudget budget(limit_at(0.55, [&] { plain_gradients(forward, {x}); }));
+    for (int i = 0; i < 2; ++i) {
+      EXPECT_TRUE(same_bits(gradients_under(budget, forward, {x}), plain)) << dtype;
+    }
+    EXPECT_GT(budget.report().unpacked, 0) << dtype;
+  }
+}
+
+// What seemed to be of two kinds when calls like it were first looked at, and is no more.
+TEST(Packing, WhatIsOfTwoKindsNoMoreIsComputedAgain) {
+  Tensor x = torch::ones({256, 256}).requires_grad_();
+  const auto forward = [&] {
+    Tensor y = x;
+    for (int i = 0; i < 8; ++i) y = (y * 1.0).exp().log();
+    return y;
+  };
+  MemoryBudget budget(limit_at(0.4, [&] { plain_gradients(forward, {x}); }));
+  gradients_under(budget, forward, {x});
+  EXPECT_GT(budget.report().packed, 0);
+  x.detach().uniform_();
+  const Tensors plain = plain_gradients(forward, {x});
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(same_bits(gradients_under(budget, forward, {x}), plain));
+  EXPECT_EQ(budget.report().packed, 0);
+  EXPECT_GT(budget.report().replayed, 0);
+}
+
+// A few elements of a third kind that no sample shows.
+TEST(Packing, StrayElementsAreNotLost) {
+  const Tensor x = leaf({256, 256});
+  Tensor nearly = torch::ones({256, 256});
+  nearly[200][201] = 0.25;
+  nearly[255][255] = 0.5;
+  const auto forward = [&] {
+    Tensor y = x;
+    for (int i = 0; i < 6; ++i) y = (y * nearly.mul(1.0)).tanh() * nearly.abs().mul(2.0);
+    return y;
+  };
+  const Tensors plain = plain_gradients(forward, {x});
+  MemoryBudget budget(limit_at(0.45, [&] { plain_gradients(forward, {x}); }));
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(same_bits(gradients_under(budget, forward, {x}), plain));
+  EXPECT_GT(budget.report().dropped, 0);
+}
+
+// The bits themselves go where nothing else is left, and masks are drawn again.
+TEST(Packing, BitsAreTheLastToGo) {
+  const Tensor x = leaf({256, 256});
+  const auto forward = [&] {
+    Tensor y = dropping(x);
+    const Tensor large = torch::empty({16, 256, 256});
+    return y;
+  };
+  const Tensors plain = plain_gradients(forward, {x});
+  const auto counts = std::make_shared<ReplayCounts>();
+  // Beside `large` there is room for a page, and for no bits.
+  MemoryBudget budget(live_bytes() + Bytes(16 * 256 * 256 * 4 + 8192), {.observer = counts});
+  EXPECT_TRUE(same_bits(gradients_under(budget, forward, {x}), plain));
+  EXPECT_GT(budget.report().packed, 0);
+  EXPECT_GT(counts->counts["aten::bernoulli_.float"], 0);
+  EXPECT_LE(budget.report().peak, budget.limit());
+}
+
+TEST(Packing, LeavesNothingBehind) {
+  UnderPressure under(0.6);
+  under.step();
+  const Bytes live = live_bytes();
+  const std::int64_t records = tape::living_records();
+  for (int i = 0; i < 20; ++i) under.step();
+  EXPECT_EQ(live_bytes(), live);
+  EXPECT_EQ(tape::living_records(), records);
+}
+
+TEST(Packing, MasksThatTheProgramHoldsComeBackAtTheEnd) {
+  const Tensor x = torch::rand({256, 256});
+  at::manual_seed(3);
+  const Tensor plain = (torch::rand({256, 256}) > 0.5) * 2.0;
+  MemoryBudget budget(live_bytes() + Bytes(256 * 256 * 4 * 7 / 2));
+  at::manual_seed(3);
+  Tensor mask;
+  {
+    auto step = budget.step();
+    mask = (torch::rand({256, 256}) > 0.5) * 2.0;
+    Tensor y = x.clone();
+    for (int i = 0; i < 8; ++i) y = (y * 1.5).sin();
+    step.finish();
+  }
+  EXPECT_TRUE(same_bits({mask}, {plain}));
+}
+
+}  // namespace
+}  // namespace reprise
