@@ -38,7 +38,10 @@ nlohmann::json metrics_of(const TrainOptions& options, const StepReport& report)
     metrics.update({{"dropped", tape->dropped},
                     {"dropped_bytes", tape->dropped_bytes.count},
                     {"replayed", tape->replayed},
-                    {"replay_ms", 1e3 * tape->replay_seconds}});
+                    {"replay_ms", 1e3 * tape->replay_seconds},
+                    {"packed", tape->packed},
+                    {"packed_bytes", tape->packed_bytes.count},
+                    {"pack_ms", 1e3 * tape->pack_seconds}});
     if (options.park) {
       metrics.update({{"parked", tape->parked},
                       {"parked_bytes", tape->parked_bytes.count},
@@ -55,6 +58,10 @@ void add(reprise::StepReport& sum, const reprise::StepReport& step) {
   sum.dropped_bytes += step.dropped_bytes;
   sum.replayed += step.replayed;
   sum.replay_seconds += step.replay_seconds;
+  sum.packed += step.packed;
+  sum.packed_bytes += step.packed_bytes;
+  sum.unpacked += step.unpacked;
+  sum.pack_seconds += step.pack_seconds;
   sum.parked += step.parked;
   sum.parked_bytes += step.parked_bytes;
   sum.transfer_seconds += step.transfer_seconds;

@@ -86,6 +86,12 @@ std::string describe_tape(const Outcome& outcome, const TrainingBudget& budget) 
   const auto bytes = [&](Bytes total) {
     return to_string(Bytes(std::llround(static_cast<double>(total.count) / steps)));
   };
+  const std::string packed =
+      sum.packed == 0
+          ? ""
+          : fmt::format(
+                ", packs {} ({}) in {} ms", format_count(static_cast<double>(sum.packed) / steps),
+                bytes(sum.packed_bytes), format_milliseconds(1e3 * sum.pack_seconds / steps));
   const std::string parked =
       sum.parked == 0 ? ""
                       : fmt::format(", parks {} ({}) and waits {} ms for that",
@@ -93,9 +99,10 @@ std::string describe_tape(const Outcome& outcome, const TrainingBudget& budget) 
                                     bytes(sum.parked_bytes),
                                     format_milliseconds(1e3 * sum.transfer_seconds / steps));
   return fmt::format(
-      "{} held: a step drops {} values ({}){}, and runs {} operators again in {} ms",
+      "{} held: a step drops {} values ({}){}{}, and runs {} operators again in {} ms",
       to_string(budget.limit()), format_count(static_cast<double>(sum.dropped) / steps),
-      bytes(sum.dropped_bytes), parked, format_count(static_cast<double>(sum.replayed) / steps),
+      bytes(sum.dropped_bytes), packed, parked,
+      format_count(static_cast<double>(sum.replayed) / steps),
       format_milliseconds(1e3 * sum.replay_seconds / steps));
 }
 

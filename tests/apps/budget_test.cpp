@@ -132,6 +132,18 @@ TEST(TrainBudget, ParksInAStoreWhatIsDearToMakeAgain) {
             0);
 }
 
+TEST(TrainBudget, TellsWhatIsPacked) {
+  const TemporaryFolder folder;
+  const json packed = json_of_deep_training("--steps 3 --budget 60% --metrics " + folder / "m");
+  const json& step = packed.at("budget").at("per_step");
+  for (const char* key : {"packed", "packed_bytes", "pack_ms"}) {
+    EXPECT_GT(step.at(key), 0);
+    EXPECT_GT(lines_of(folder / "m").back().at(key), 0);
+  }
+  EXPECT_THAT(run_here(tiny_run("train", kDeep + std::string("--steps 2 --budget 60%"))).out,
+              HasSubstr(", packs "));
+}
+
 TEST(TrainBudget, RefusesStoresThatAreNone) {
   expect_training_refusal(
       "--budget 80% --park host",

@@ -186,17 +186,17 @@ TEST_F(Composition, WhatOutlivesTheStepAndDoesNotFitSaysSo) {
   const Bytes before = live_bytes();
   {
     Tensors kept;
-    const Tensor x = at::ones({64, 64});
+    const Tensor x = at::rand({64, 64});
     MemoryBudget budget(live_bytes() + KiB(70), {.smallest = Bytes(1)});
     {
       auto step = budget.step();
-      for (int i = 0; i < 8; ++i) kept.push_back((x * i).sin());
+      for (int i = 0; i < 8; ++i) kept.push_back((x * (i + 1)).sin());
       testing::error_of<BudgetError>([&] { step.finish(); });
     }
     int gone = 0;
     for (int i = 0; i < 8; ++i) {
       try {
-        EXPECT_TRUE(same_bits(kept[static_cast<std::size_t>(i)].clone(), (x * i).sin()));
+        EXPECT_TRUE(same_bits(kept[static_cast<std::size_t>(i)].clone(), (x * (i + 1)).sin()));
       } catch (const c10::Error& error) {
         EXPECT_THAT(error.what(), ::testing::HasSubstr("MemoryBudget"));
         ++gone;
