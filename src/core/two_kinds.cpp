@@ -73,7 +73,8 @@ void fill(std::uint8_t byte, Element zero, Element difference, Element* eight) {
     using Vector [[gnu::vector_size(16)]] = std::uint32_t;
     for (int at : {0, 4}) {
       const Vector bits = Vector{1, 2, 4, 8} << at;
-      const Vector chosen = (((Vector{} + byte) & bits) == bits) & difference;
+      const auto is_one = ((Vector{} + byte) & bits) == bits;  // of signed numbers
+      const Vector chosen = loaded<Vector>(&is_one) & difference;
       const Vector all = chosen ^ zero;
       std::memcpy(eight + at, &all, sizeof all);
     }

@@ -185,7 +185,12 @@ c10::Allocator* counting_allocator() {
 
 c10::DataPtr allocate_if_it_fits(std::size_t bytes) {
   if (!counting_allocator_is_installed()) return {};
-  void* const data = c10::alloc_cpu(bytes);
+  void* data = nullptr;
+  try {
+    data = c10::alloc_cpu(bytes);
+  } catch (const c10::Error&) {
+    return {};
+  }
   if (data != nullptr &&
       !count_if_it_fits(static_cast<std::int64_t>(malloc_usable_size(data)), lowest_limit.load())) {
     c10::free_cpu(data);

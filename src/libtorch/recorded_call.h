@@ -58,7 +58,7 @@ struct CallForm {
     double seconds = std::numeric_limits<double>::infinity();
     // Nothing that the last one made was worth dropping.
     bool makes_little = false;
-    // Of the first eight results that may be dropped, a bit each: whether one was looked at, and
+    // Of the first eight results that a producer has, a bit each: whether one was looked at, and
     // seemed to have elements of two kinds only.
     std::uint8_t looked_at = 0;
     std::uint8_t two_kinds = 0;

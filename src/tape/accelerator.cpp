@@ -72,6 +72,8 @@ bool can_be_made_again(const OperatorCall& call, const OperatorFacts& facts) {
 }  // namespace
 
 thread_local const CallOnDevice* CallOnDevice::running = nullptr;
+std::int64_t CallOnDevice::under_way = 0;
+std::int64_t CallOnDevice::begun = 0;
 
 void Accelerator::poll() {
   while (const auto seconds = timer.poll()) {
@@ -150,6 +152,13 @@ CallOnDevice::CallOnDevice(DeviceSide& side, OperatorCall& call, std::uint64_t s
   bytes_ = bytes_on(device, call.arguments());
   const auto known = budgets_.sizes.bytes(signature_);
   const std::int64_t wanted = known.value_or(bytes_ != 0 ? bytes_ : bytes_of_shape(call));
+  is_counted_ = outer_ == nullptr;
+  if (is_counted_) {
+    ++begun;
+    if (under_way == 0) alone_ = begun;
+  } else {
+    alone_ = outer_->alone_;
+  }
   // Another step that this one is inside of, or the other way round, sees the same call.
   if (outer_ == nullptr || outer_->side_.device().device() != device) {
     make_room_on(device, wanted, /*is_guess=*/!known);
@@ -161,12 +170,14 @@ CallOnDevice::CallOnDevice(DeviceSide& side, OperatorCall& call, std::uint64_t s
     running_ = budgets_.timer.begin(side_.device().current_stream());
   }
   running = this;
+  if (is_counted_) ++under_way;
 }
 
 CallOnDevice::~CallOnDevice() {
   running = outer_;
   const std::lock_guard<libtorch::LimitMutex> lock(libtorch::limit_mutex());
   side_.promised -= promised_;
+  if (is_counted_) --under_way;
 }
 
 void CallOnDevice::proceed(const OperatorFacts& facts) {
@@ -198,7 +209,8 @@ void CallOnDevice::proceed(const OperatorFacts& facts) {
 
 double CallOnDevice::learn() {
   const std::int64_t all = bytes_ + bytes_on(side_.device().device(), call_.results());
-  if (peak_) budgets_.sizes.note(signature_, peak_->peak_above_start().count);
+  const bool was_alone = alone_ == begun;
+  if (peak_ && was_alone) budgets_.sizes.note(signature_, peak_->peak_above_start().count);
   peak_.reset();
   if (running_) {
     if (budgets_.timer.end(std::move(*running_), side_.device().current_stream())) {

@@ -110,6 +110,9 @@ class CallOnDevice {
 
  private:
   static thread_local const CallOnDevice* running;
+  // Of all threads and devices, without calls inside of calls; under the lock.
+  static std::int64_t under_way;
+  static std::int64_t begun;
 
   const CallOnDevice* const outer_;
   DeviceSide& side_;
@@ -118,6 +121,10 @@ class CallOnDevice {
   const std::uint64_t signature_;
   std::int64_t bytes_ = 0;
   std::int64_t promised_ = 0;
+  // Which one it is, where no other was under way when it began; the allocator's statistics do not
+  // tell whose bytes they are.
+  std::optional<std::int64_t> alone_;
+  bool is_counted_ = false;
   std::optional<PeakScope> peak_;
   std::optional<libtorch::EventTimer::Running> running_;
 };

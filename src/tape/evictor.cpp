@@ -94,7 +94,7 @@ double Tape::walk_downstream(const Value& value) {
   const auto visit = [&](const Value& from) {
     for (Producer* reader : from.readers) {
       const auto is_gone = [](const Producer::Output& output) {
-        return output.value != nullptr && !output.value->has_bytes();
+        return output.value != nullptr && output.value->is_lost();
       };
       if (std::ranges::none_of(reader->outputs, is_gone)) continue;
       if (std::exchange(reader->met, walks_) == walks_) continue;
@@ -112,8 +112,8 @@ double Tape::walk_downstream(const Value& value) {
 }
 
 void Tape::note_dropped(Value& value) {
-  if (neighbourhood_ != Neighbourhood::kClasses || value.producer == nullptr ||
-      value.node != CostClasses::kNone)
+  if (value.packed != nullptr || neighbourhood_ != Neighbourhood::kClasses ||
+      value.producer == nullptr || value.node != CostClasses::kNone)
     return;
   value.node = classes_.add(value.producer->seconds);
   const auto join = [&](const Value* other) {
@@ -162,7 +162,8 @@ void Tape::drop(Value& value) {
     if (options_.observer) tell_dropped(*options_.observer, *this, value);
     return;
   }
-  if (parks) {
+  // Gone, where the bits found no room.
+  if (parks && memory) {
     value.parked = parking_->park(std::exchange(memory, {}), value.size, report.transfer_seconds);
   }
   if (value.parked != nullptr) {
@@ -181,7 +182,7 @@ void Tape::drop(Value& value) {
 bool Tape::drop_one() {
   if (!is_index_filled_) fill_index();
   auto* const entry = index_.choose(now());
-  if (entry == nullptr) return drop_bits();
+  if (entry == nullptr) return false;
   drop(static_cast<Value&>(*entry));
   return true;
 }

@@ -4,6 +4,8 @@
 // Calls show what their results are like: the first of a form is looked at in a few places, and
 // what seems to be of two kinds costs little from then on, so that it goes early. All elements are
 // looked at when it goes.
+#include <reprise/error.h>
+
 #include <algorithm>
 #include <memory>
 #include <new>
@@ -15,10 +17,11 @@
 
 namespace reprise::tape {
 
-// Paranoid steps are there to show that everything can be computed again.
+// Paranoid steps are there to show that everything can be computed again. What lies behind the
+// bytes that an operator has set may be set later, and need not be of these kinds.
 bool Tape::can_be_packed(const Value& value) const {
   return side_ == nullptr && !options_.paranoid && has_kinds(value.width) &&
-         value.defined % value.width == 0;
+         value.defined == value.size && value.size % value.width == 0;
 }
 
 void Tape::look_for_kinds(Producer& producer) {
@@ -40,33 +43,46 @@ void Tape::look_for_kinds(Producer& producer) {
   }
 }
 
-// Of what is about to be dropped; `memory` is free if this is true. False where it is lost.
+// Of what is about to be dropped; `memory` is free if this is true. False where it is lost: then it
+// may be free, too.
 bool Tape::pack(Value& value, c10::DataPtr& memory) {
   if (value.packed != nullptr) {
     memory.clear();
     return true;
   }
-  if (value.kind_bit == 0 || seconds_to_pack(value) > seconds_to_make(value)) return false;
+  if (value.kind_bit == 0) return false;
+  if (seconds_to_pack(value) < seconds_to_make(value) && pack_now(value, memory)) return true;
+  // From now on it costs what it costs.
+  value.kind_bit = 0;
+  value.own_cost = value.producer->seconds;
+  return false;
+}
+
+bool Tape::pack_now(Value& value, c10::DataPtr& memory) {
   const WorkWatch watch;
-  const std::int64_t elements = value.defined / value.width;
+  const std::int64_t elements = value.size / value.width;
   const auto bytes = static_cast<std::size_t>(bytes_of_bits(elements));
-  // Room for the bits is there only when the memory is free.
-  const std::unique_ptr<std::uint8_t[]> bits(new (std::nothrow) std::uint8_t[bytes]);
-  if (bits == nullptr) return false;
-  const auto kinds = pack_bits(memory.get(), elements, value.width, bits.get());
-  report.pack_seconds += watch.seconds();
-  if (!kinds) {
-    value.producer->call.form().learnt.two_kinds &= static_cast<std::uint8_t>(~value.kind_bit);
-    value.kind_bit = 0;
-    value.own_cost = value.producer->seconds;
+  try {
+    // Room for the bits is there only when the memory is free.
+    const auto bits = std::make_unique<std::uint8_t[]>(bytes);
+    const auto kinds = pack_bits(memory.get(), elements, value.width, bits.get());
+    report.pack_seconds += watch.seconds();
+    if (!kinds) {
+      auto& learnt = value.producer->call.form().learnt;
+      learnt.two_kinds &= static_cast<std::uint8_t>(~value.kind_bit);
+      return false;
+    }
+    auto packed = std::make_unique<Packed>();
+    memory.clear();
+    packed->bits = libtorch::allocate_if_it_fits(bytes);
+    if (!packed->bits) return false;
+    std::copy_n(bits.get(), bytes, static_cast<std::uint8_t*>(packed->bits.get()));
+    packed->kinds = *kinds;
+    keep_bits(value, std::move(packed));
+    return true;
+  } catch (const std::bad_alloc&) {
     return false;
   }
-  memory.clear();
-  c10::DataPtr kept = libtorch::allocate_if_it_fits(bytes);
-  if (kept.get() == nullptr) return false;
-  std::copy_n(bits.get(), bytes, static_cast<std::uint8_t*>(kept.get()));
-  keep_bits(value, std::make_unique<Packed>(Packed{std::move(kept), *kinds}));
-  return true;
 }
 
 bool Tape::unpack(Value& value) {
@@ -77,12 +93,16 @@ bool Tape::unpack(Value& value) {
   c10::Storage storage;
   try {
     storage = new_storage(value.size);
+  } catch (const BudgetError&) {
+    // The bits are free now, and to make it again may take less.
+    note_dropped(value);
+    return false;
   } catch (...) {
     keep_bits(value, std::move(packed));
     throw;
   }
   unpack_bits(static_cast<const std::uint8_t*>(packed->bits.get()), packed->kinds,
-              value.defined / value.width, value.width, storage.mutable_data());
+              value.size / value.width, value.width, storage.mutable_data());
   keep_bits(value, std::move(packed));
   ++report.unpacked;
   report.pack_seconds += watch.seconds();
@@ -104,12 +124,13 @@ std::unique_ptr<Packed> Tape::take_bits(Value& value) {
   return std::move(value.packed);
 }
 
-// The last resort: what they stand for is computed again if need be. False if there are none.
+// Rather those of a value that has its bytes as well.
 bool Tape::drop_bits() {
   if (packed_.empty()) return false;
-  Value& value = *packed_.back();
-  if (!value.has_bytes()) note_dropped(value);
+  const auto found = std::ranges::find_if(packed_, &Value::has_bytes);
+  Value& value = found != packed_.end() ? **found : *packed_.front();
   take_bits(value);
+  if (!value.has_bytes()) note_dropped(value);
   return true;
 }
 

@@ -200,7 +200,7 @@ bool Tape::is_of_use(const Value& value) {
   if (value.cell != nullptr || value.producer == nullptr) return true;
   for (const Producer* reader : value.readers) {
     for (const Producer::Output& output : reader->outputs) {
-      if (output.value != nullptr && !output.value->has_bytes()) return true;
+      if (output.value != nullptr && output.value->is_lost()) return true;
     }
   }
   return false;

@@ -31,6 +31,11 @@ bool drop_one_on(c10::Device device) {
   return std::ranges::any_of(tapes, [](Tape* tape) { return tape->drop_one(); });
 }
 
+bool drop_bits_on(c10::Device device) {
+  auto tapes = open_tapes_on(device);
+  return std::ranges::any_of(tapes, [](Tape* tape) { return tape->drop_bits(); });
+}
+
 // What was given to stores may not have arrived.
 void flush_stores_on(c10::Device device, StepReport& waiting) {
   for (const Tape* tape : open_tapes_on(device)) {
@@ -126,6 +131,7 @@ libtorch::LimitKeeper::Room Budget::make_room(std::int64_t wanted, bool is_guess
       flush_stores_on(device(), waiting_step());
       continue;
     }
+    if (drop_bits_on(device())) continue;
     // Operators under way may have taken already what they were promised.
     if (is_guess || (accelerator && taken() > accelerator->device.live())) return Room::kExceeded;
     const Bytes live(taken());

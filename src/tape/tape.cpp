@@ -219,6 +219,7 @@ void Tape::fill_index() {
 
 void Tape::make_root(Value& value) {
   leave_index(value);
+  if (value.packed != nullptr && value.has_bytes()) take_bits(value);
   Producer* const producer = std::exchange(value.producer, nullptr);
   if (producer != nullptr && !still_makes(*producer, value)) discard(producer);
 }

@@ -79,6 +79,8 @@ class Tape {
 
   // Drops or parks the value that should go first; false if none may go.
   bool drop_one();
+  // When nothing else can go: what was packed has to be made again. False if nothing was.
+  bool drop_bits();
   // Drops everything that may go.
   void drop_all();
 
@@ -132,10 +134,10 @@ class Tape {
   bool can_be_packed(const Value& value) const;
   void look_for_kinds(Producer& producer);
   bool pack(Value& value, c10::DataPtr& memory);
+  bool pack_now(Value& value, c10::DataPtr& memory);
   bool unpack(Value& value);
   void keep_bits(Value& value, std::unique_ptr<Packed> bits);
   std::unique_ptr<Packed> take_bits(Value& value);
-  bool drop_bits();
   std::uint64_t hash_of(const void* data, std::int64_t size) const;
   bool is_own_memory(const c10::DataPtr& memory) const;
   // Kernels may enlarge an `out=` that they are given empty.

@@ -119,6 +119,8 @@ struct Value final : plan::EvictionEntry, Recycled<Value, kRecycled>, Counted<Va
     return cell != nullptr ? !libtorch::ManagedMemory::is_hollow(*cell)
                            : static_cast<bool>(detached);
   }
+  // To be made again by its producer.
+  bool is_lost() const { return !has_bytes() && packed == nullptr; }
 };
 
 struct Producer final : Recycled<Producer, kRecycled>, Counted<Producer> {

@@ -1,8 +1,10 @@
 // Values whose elements are of two kinds, as dropout masks are: they go as bits, and come back
 // bitwise without being drawn again.
 #include <reprise/budget_observer.h>
+#include <reprise/store.h>
 #include <torch/torch.h>
 
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <string>
@@ -80,21 +82,23 @@ TEST(Packing, IsLeftOutOfParanoidStepsWhereAllIsComputedAgain) {
   EXPECT_GT(under.counts->counts["aten::bernoulli_.float"], 0);
 }
 
-TEST(Packing, MasksOfAllWidths) {
+TEST(Packing, MasksOfOtherElements) {
   for (const auto dtype : {at::kFloat, at::kDouble, at::kBFloat16}) {
     const Tensor x = torch::randn({256, 512}, dtype).requires_grad_();
     const auto forward = [&] {
       Tensor y = x;
-      // `where` keeps its condition, which is a byte an element.
-      for (int i = 0; i < 5; ++i) y = torch::dropout(torch::where(y > 0, y, y * 0.1), 0.2, true);
+      for (int i = 0; i < 5; ++i) y = torch::dropout(y.sin(), 0.2, true);
       return y;
     };
     const Tensors plain = plain_gradients(forward, {x});
-    MemoryBudget budget(limit_at(0.55, [&] { plain_gradients(forward, {x}); }));
+    const auto counts = std::make_shared<ReplayCounts>();
+    MemoryBudget budget(limit_at(0.6, [&] { plain_gradients(forward, {x}); }),
+                        {.observer = counts});
     for (int i = 0; i < 2; ++i) {
       EXPECT_TRUE(same_bits(gradients_under(budget, forward, {x}), plain)) << dtype;
     }
     EXPECT_GT(budget.report().unpacked, 0) << dtype;
+    EXPECT_EQ(counts->counts["aten::bernoulli_.float"], 0) << dtype;
   }
 }
 
@@ -116,21 +120,24 @@ TEST(Packing, WhatIsOfTwoKindsNoMoreIsComputedAgain) {
   EXPECT_GT(budget.report().replayed, 0);
 }
 
-// A few elements of a third kind that no sample shows.
+// An element of a third kind that no sample shows.
 TEST(Packing, StrayElementsAreNotLost) {
   const Tensor x = leaf({256, 256});
-  Tensor nearly = torch::ones({256, 256});
-  nearly[200][201] = 0.25;
-  nearly[255][255] = 0.5;
   const auto forward = [&] {
     Tensor y = x;
-    for (int i = 0; i < 6; ++i) y = (y * nearly.mul(1.0)).tanh() * nearly.abs().mul(2.0);
+    for (int i = 0; i < 6; ++i) {
+      const Tensor mask = torch::empty({256, 256}).bernoulli_(0.5);
+      mask.narrow(0, 200, 1).narrow(1, 100, 1).fill_(0.25);
+      y = (y * mask).tanh();
+    }
     return y;
   };
   const Tensors plain = plain_gradients(forward, {x});
-  MemoryBudget budget(limit_at(0.45, [&] { plain_gradients(forward, {x}); }));
+  const auto counts = std::make_shared<ReplayCounts>();
+  MemoryBudget budget(limit_at(0.3, [&] { plain_gradients(forward, {x}); }), {.observer = counts});
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(same_bits(gradients_under(budget, forward, {x}), plain));
-  EXPECT_GT(budget.report().dropped, 0);
+  EXPECT_EQ(budget.report().unpacked, 0);
+  EXPECT_GT(counts->counts["aten::bernoulli_.float"], 0);
 }
 
 // The bits themselves go where nothing else is left, and masks are drawn again.
@@ -162,20 +169,82 @@ TEST(Packing, LeavesNothingBehind) {
 }
 
 TEST(Packing, MasksThatTheProgramHoldsComeBackAtTheEnd) {
-  const Tensor x = torch::rand({256, 256});
-  at::manual_seed(3);
-  const Tensor plain = (torch::rand({256, 256}) > 0.5) * 2.0;
+  const auto draw = [] {
+    at::manual_seed(3);
+    return torch::empty({256, 256}).bernoulli_(0.5);
+  };
+  const Tensor x = torch::rand({256, 256}), plain = draw();
   MemoryBudget budget(live_bytes() + Bytes(256 * 256 * 4 * 7 / 2));
-  at::manual_seed(3);
   Tensor mask;
   {
     auto step = budget.step();
-    mask = (torch::rand({256, 256}) > 0.5) * 2.0;
+    mask = draw();
     Tensor y = x.clone();
     for (int i = 0; i < 8; ++i) y = (y * 1.5).sin();
+    EXPECT_GT(budget.report().packed, 0);
+    EXPECT_EQ(budget.report().unpacked, 0);
     step.finish();
   }
+  EXPECT_EQ(budget.report().unpacked, 1);
   EXPECT_TRUE(same_bits({mask}, {plain}));
+}
+
+// Beside its own bits there is no room for it, and without them there is.
+TEST(Packing, WhereValueAndBitsDoNotFitItIsDrawnAgain) {
+  const std::int64_t size = 1 << 20;
+  const auto draw = [&] {
+    at::manual_seed(3);
+    return torch::empty({size / 4}).bernoulli_(0.5);
+  };
+  const Tensor plain = draw();
+  MemoryBudget budget(live_bytes() + Bytes(2 * size + size / 64));
+  auto step = budget.step();
+  const Tensor mask = draw();
+  {
+    const Tensor large = torch::empty({2 * size / 4 - 4096});
+    EXPECT_EQ(budget.report().packed, 1);
+  }
+  const Tensor rest = torch::empty({size / 4});
+  const Tensor ones = torch::ones({1});
+  EXPECT_TRUE(same_bits({mask.neg_().neg_()}, {plain}));
+  EXPECT_GT(budget.report().replayed, 0);
+  step.finish();
+}
+
+// Nothing fits any more, so no bits do; and the store is given what there is, or nothing.
+TEST(Packing, BeyondTheBudgetThereAreNoBitsAndStoresAreGivenNoEmptyMemory) {
+  testing::WarningLog warnings;
+  const Tensor x = leaf({256, 256});
+  const auto forward = [&] { return dropping(x); };
+  const Tensors plain = plain_gradients(forward, {x});
+  const auto folder = std::filesystem::temp_directory_path().string();
+  MemoryBudget budget(live_bytes() + KiB(64),
+                      {.on_exceeded = OnExceeded::kWarn, .store = disk_store({.folder = folder})});
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(same_bits(gradients_under(budget, forward, {x}), plain));
+  EXPECT_EQ(budget.report().packed, 0);
+  EXPECT_GT(budget.report().dropped + budget.report().parked, 0);
+}
+
+// The bits of one step's values do not go before other values of another step do.
+TEST(Packing, BitsGoAfterTheValuesOfAllSteps) {
+  const std::int64_t size = 1 << 20;
+  MemoryBudget first(live_bytes() + Bytes(4 * size)), second(live_bytes() + Bytes(4 * size));
+  auto outer = first.step();
+  at::manual_seed(3);
+  const Tensor mask = torch::empty({size / 4}).bernoulli_(0.5);
+  { const Tensor large = torch::empty({4 * size / 4 - size / 4 / 4}); }
+  EXPECT_EQ(first.report().packed, 1);
+  auto inner = second.step();
+  const Tensor x = torch::rand({size / 4});
+  const Tensor y = x.sin();
+  { const Tensor large = torch::empty({2 * size / 4 + size / 8}); }
+  EXPECT_EQ(first.report().dropped + second.report().dropped, 1);
+  const std::int64_t replayed = first.report().replayed;
+  EXPECT_EQ(mask.sum().item<float>(), mask.sum().item<float>());
+  EXPECT_EQ(first.report().replayed, replayed);
+  EXPECT_GT(first.report().unpacked, 0);
+  inner.finish();
+  outer.finish();
 }
 
 }  // namespace
