@@ -126,10 +126,11 @@ OperatorFacts work_out(const OperatorHandle& op) {
 struct Entry {
   Entry(const OperatorHandle& handle, OperatorFacts known) : op(handle), facts(std::move(known)) {}
 
+  // What a search reads, side by side.
   OperatorHandle op;
-  OperatorFacts facts;
   // The operator was not deregistered since.
   std::atomic<bool> valid{true};
+  OperatorFacts facts;
 };
 
 class FactsTable {
