@@ -105,7 +105,6 @@ TEST_F(Observer, IsToldOfWhatWasDroppedAndOfWhatCameBack) {
   gradients(budget);
   const StepReport report = budget.report();
   EXPECT_GT(log->drops, 0);
-  EXPECT_GT(report.packed, 0) << "gradients of a sum are all the same";
   EXPECT_EQ(log->drops, report.dropped + report.packed);
   EXPECT_EQ(log->drop_bytes, report.dropped_bytes + report.packed_bytes);
   EXPECT_EQ(log->replays, report.replayed);
