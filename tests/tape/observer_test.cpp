@@ -131,7 +131,7 @@ TEST_F(Observer, IsToldWhatReplaysHaveUsedUp) {
 }
 
 TEST_F(Observer, ReplaysPastTheirLimitEndTheStep) {
-  MemoryBudget budget(live_bytes() + KB(500),
+  MemoryBudget budget(live_bytes() + KB(300),
                       {.replay_limit = std::chrono::nanoseconds(1), .observer = log});
   try {
     gradients(budget);
@@ -143,7 +143,7 @@ TEST_F(Observer, ReplaysPastTheirLimitEndTheStep) {
   }
   EXPECT_EQ(log->replays, 1);
   w.mutable_grad().reset();
-  MemoryBudget patient(live_bytes() + KB(500), {.replay_limit = std::chrono::seconds(100)});
+  MemoryBudget patient(live_bytes() + KB(300), {.replay_limit = std::chrono::seconds(100)});
   const Tensors mine = gradients(patient);
   EXPECT_TRUE(same_bits(mine, plain_gradients([this] { return forward(); }, {w})));
 }
