@@ -5,35 +5,27 @@
 // is compared in forward alone, since the recomputation it saves is what it is for.
 #include <reprise/selective.h>
 
-#include <memory>
-
 #include "benches.h"
 #include "chain.h"
 #include "fresh_processes.h"
-#include "libtorch/operator_interceptor.h"
+#include "pass_through.h"
 
 namespace reprise::bench {
 namespace {
 
-struct PassThrough final : libtorch::OperatorInterceptor {
-  void intercept(libtorch::OperatorCall&) override {}
-};
-
-// `f` called kChain times without a graph, in an interceptor's scope or outside.
+// `f` called kChain times without a graph.
 template <class F>
-Step calls_of(F f, bool intercepted) {
-  return [f, intercepted, interceptor = std::make_shared<PassThrough>()] {
+Step calls_of(F f) {
+  return [f] {
     const at::NoGradGuard no_graph;
-    std::optional<libtorch::OperatorInterceptorScope> scope;
-    if (intercepted) scope.emplace(interceptor);
     for (int i = 0; i < kChain; ++i) f();
   };
 }
 
 template <class F>
 void add_operator(Race& race, const std::string& name, F f) {
-  race.add(name + ",plain", calls_of(f, /*intercepted=*/false));
-  race.add(name + ",seen", calls_of(f, /*intercepted=*/true));
+  race.add(name + ",plain", calls_of(f));
+  race.add(name + ",seen", seen(calls_of(f)));
 }
 
 void pass_through(Session& session) {

@@ -10,6 +10,7 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/clock.h"
@@ -18,10 +19,13 @@
 namespace reprise::bench {
 
 using Step = std::function<void()>;
+using NamedSteps = std::map<std::string, Step>;
 
 // Processor seconds a call of each step, in one round and one language.
 class Round {
  public:
+  Round() = default;
+  explicit Round(std::map<std::string, double> seconds) : seconds_(std::move(seconds)) {}
   // Throws std::out_of_range for a step that was not run.
   double operator[](const std::string& step) const { return seconds_.at(step); }
 

@@ -2,14 +2,12 @@
 // above what is live before the step, as all figures of the block benchmarks are.
 #include <fmt/format.h>
 #include <reprise/memory.h>
-#include <reprise/memory_budget.h>
-
-#include <memory>
-#include <optional>
 
 #include "benches.h"
-#include "chain.h"
 #include "every_block.h"
+#include "fresh_processes.h"
+#include "pass_through.h"
+#include "tape_steps.h"
 
 namespace reprise::bench {
 namespace {
@@ -20,17 +18,6 @@ constexpr BlockShape kCoarse = {
 constexpr int kCoarseBlocks = 8;
 
 Bytes megabytes(double count) { return Bytes(static_cast<std::int64_t>(count * 1e6)); }
-
-// `step` under a budget of so much above what is live when it first begins.
-Step under_budget(Step step, Bytes above) {
-  const auto budget = std::make_shared<std::optional<MemoryBudget>>();
-  return [step = std::move(step), above, budget] {
-    if (!*budget) budget->emplace(live_bytes() + above);
-    auto managed = (*budget)->step();
-    step();
-    managed.finish();
-  };
-}
 
 void report_own_peak(Session& session, const char* bench, const std::string& name, const Step& step,
                      const Bar& bar) {
@@ -50,24 +37,26 @@ void report_own_peak(Session& session, const char* bench, const std::string& nam
 }  // namespace
 
 void tape_overhead(Session& session) {
+  const auto above_plain = [](const char* step) -> Formula {
+    return [step](const Round& round) {
+      return (round[step] - round["plain"]) / operators_in_tape_steps() * 1e6;
+    };
+  };
+  over_processes(session, "tape", "tape_overhead", {"plain", "seen", "recorded"},
+                 {{"an operator, seen", "µs", above_plain("seen"), {}},
+                  {"an operator, recorded", "µs", above_plain("recorded"), {.at_most = 0.8}}});
   Race race(session, "tape_overhead", nullptr);
-  const Step chain = backward_of(sin_chain);
-  race.add("plain", chain);
-  race.add("recorded", under_budget(chain, GiB(64)));
   const Step blocks = block_step(32, kFine, BlockStrategy::kPlain);
   race.add("blocks", blocks);
+  race.add("blocks seen", seen(blocks));
   race.add("blocks recorded", under_budget(blocks, GiB(64)));
   race.run(Seconds(20));
-  // Forward: sin; backward: cos and mul.
-  constexpr double kOperators = 3 * kChain;
-  const Formula each = [](const Round& round) {
-    return (round["recorded"] - round["plain"]) / kOperators * 1e6;
+  const auto times_plain = [](const char* step) -> Formula {
+    return [step](const Round& round) { return round[step] / round["blocks"]; };
   };
-  race.report("an operator", "µs", each, {.at_most = 0.8});
-  const Formula times = [](const Round& round) {
-    return round["blocks recorded"] / round["blocks"];
-  };
-  race.report("32 small blocks", "×plain", times, {.at_most = 1.2});
+  race.report("32 small blocks, seen", "×plain", times_plain("blocks seen"));
+  race.report("32 small blocks, recorded", "×plain", times_plain("blocks recorded"),
+              {.at_most = 1.2});
   const Step coarse = block_step(kCoarseBlocks, kCoarse, BlockStrategy::kPlain);
   report_own_peak(session, "tape_overhead", "plain", coarse, {});
   report_own_peak(session, "tape_overhead", "no pressure", under_budget(coarse, GiB(64)), {});

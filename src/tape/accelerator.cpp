@@ -152,8 +152,7 @@ CallOnDevice::CallOnDevice(DeviceSide& side, OperatorCall& call, std::uint64_t s
   bytes_ = bytes_on(device, call.arguments());
   const auto known = budgets_.sizes.bytes(signature_);
   const std::int64_t wanted = known.value_or(bytes_ != 0 ? bytes_ : bytes_of_shape(call));
-  is_counted_ = outer_ == nullptr;
-  if (is_counted_) {
+  if (outer_ == nullptr) {
     ++begun;
     if (under_way == 0) alone_ = begun;
   } else {
@@ -170,14 +169,14 @@ CallOnDevice::CallOnDevice(DeviceSide& side, OperatorCall& call, std::uint64_t s
     running_ = budgets_.timer.begin(side_.device().current_stream());
   }
   running = this;
-  if (is_counted_) ++under_way;
+  if (outer_ == nullptr) ++under_way;
 }
 
 CallOnDevice::~CallOnDevice() {
   running = outer_;
   const std::lock_guard<libtorch::LimitMutex> lock(libtorch::limit_mutex());
   side_.promised -= promised_;
-  if (is_counted_) --under_way;
+  if (outer_ == nullptr) --under_way;
 }
 
 void CallOnDevice::proceed(const OperatorFacts& facts) {

@@ -124,7 +124,6 @@ class CallOnDevice {
   // Which one it is, where no other was under way when it began; the allocator's statistics do not
   // tell whose bytes they are.
   std::optional<std::int64_t> alone_;
-  bool is_counted_ = false;
   std::optional<PeakScope> peak_;
   std::optional<libtorch::EventTimer::Running> running_;
 };

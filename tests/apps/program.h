@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/refusal.h"
+
 namespace reprise::app {
 
 using Arguments = std::vector<std::string>;
@@ -45,17 +47,6 @@ class Process {
 void expect_refusal(const Arguments& arguments, const std::string& text);
 // The same of tiny_run("train", more).
 void expect_training_refusal(const std::string& more, const std::string& text);
-
-// The text of the reprise::Error that `call` throws, or "accepted".
-template <class F>
-std::string refusal(F&& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "accepted";
-}
 
 // Words of a command line, split at spaces.
 Arguments words(const std::string& text);

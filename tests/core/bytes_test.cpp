@@ -8,16 +8,13 @@
 #include <cstdint>
 #include <string>
 
+#include "tests/refusal.h"
+
 namespace reprise {
 namespace {
 
-std::string error_of(const std::string& text) {
-  try {
-    parse_bytes(text);
-  } catch (const UsageError& error) {
-    return error.what();
-  }
-  return "";
+std::string refusal(const std::string& text) {
+  return refusal_of([&] { parse_bytes(text); });
 }
 
 TEST(BytesToString, UsesDecimalUnitsWithOneDecimalPlace) {
@@ -60,7 +57,7 @@ TEST(ParseBytes, ReadsALeadingSign) {
 TEST(ParseBytes, RefusesWhatIsNoNumberOfBytesAndNamesTheUnits) {
   for (const char* text : {"", "  ", "MB", "+", "--3", "-+3", "nan", "inf", "0x10", "12 furlongs",
                            "3 MB 4", "1.2.3", "4 M", "1e400"}) {
-    std::string message = error_of(text);
+    std::string message = refusal(text);
     EXPECT_NE(message.find("\"" + std::string(text) + "\" is not a number of bytes"),
               std::string::npos)
         << text << ": " << message;
@@ -69,7 +66,7 @@ TEST(ParseBytes, RefusesWhatIsNoNumberOfBytesAndNamesTheUnits) {
 }
 
 TEST(ParseBytes, RefusesMoreThanSixtyFourBits) {
-  EXPECT_NE(error_of("10000000 TB").find("more than 9.2e18"), std::string::npos);
+  EXPECT_NE(refusal("10000000 TB").find("more than 9.2e18"), std::string::npos);
   EXPECT_EQ(parse_bytes("9e18").count, 9'000'000'000'000'000'000);
 }
 

@@ -1,5 +1,6 @@
 // Order statistics against NumPy's figures and against properties that hold for every sample.
 #include "core/statistics.h"
+#include "tests/refusal.h"
 
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
@@ -14,16 +15,6 @@ namespace reprise {
 namespace {
 
 using Sample = std::vector<double>;
-
-template <class F>
-std::string error_of(F f) {
-  try {
-    f();
-  } catch (const UsageError& error) {
-    return error.what();
-  }
-  return "";
-}
 
 TEST(Quantile, AgreesWithNumPysDefault) {
   const Sample sample{3.5, 1, 10, 2, 7, 4};  // figures by numpy.quantile
@@ -72,14 +63,14 @@ TEST(RelativeSpread, IsTheQuartileDistanceAsAShareOfTheMedian) {
 }
 
 TEST(Statistics, RefuseAnEmptySample) {
-  EXPECT_NE(error_of([] { median(Sample{}); }).find("no values"), std::string::npos);
-  EXPECT_NE(error_of([] { median_absolute_deviation(Sample{}); }).find("no values"),
+  EXPECT_NE(refusal_of([] { median(Sample{}); }).find("no values"), std::string::npos);
+  EXPECT_NE(refusal_of([] { median_absolute_deviation(Sample{}); }).find("no values"),
             std::string::npos);
 }
 
 TEST(Statistics, NameTheValueThatIsNotANumber) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
-  EXPECT_NE(error_of([&] {
+  EXPECT_NE(refusal_of([&] {
               median(Sample{1, nan, 2});
             }).find("value 1 of 3 is not a number"),
             std::string::npos);
@@ -88,7 +79,7 @@ TEST(Statistics, NameTheValueThatIsNotANumber) {
 TEST(Statistics, RefuseAQuantileOutsideZeroToOne) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   for (double q : {-0.01, 1.01, nan}) {
-    EXPECT_NE(error_of([&] { quantile(Sample{1}, q); }).find("must be from 0 to 1"),
+    EXPECT_NE(refusal_of([&] { quantile(Sample{1}, q); }).find("must be from 0 to 1"),
               std::string::npos);
   }
 }

@@ -8,6 +8,7 @@
 
 #include "libtorch/transfer_engine.h"
 #include "tests/fake_device/fake_device.h"
+#include "tests/refusal.h"
 
 namespace reprise {
 namespace {
@@ -16,12 +17,7 @@ using testing_support::fake;
 
 TEST(HostStore, IsForTheAcceleratorThatTheProcessHas) {
   const auto store = host_store();
-  std::string text;
-  try {
-    store->park(torch::ones({3}));
-  } catch (const UsageError& error) {
-    text = error.what();
-  }
+  const std::string text = refusal_of([&] { store->park(torch::ones({3})); });
   EXPECT_NE(text.find("does not take tensors on cpu"), std::string::npos) << text;
   EXPECT_TRUE(store->takes(fake(3)));
   EXPECT_EQ(store->statistics().count, 0);

@@ -12,18 +12,10 @@
 #include <thread>
 #include <vector>
 
+#include "tests/refusal.h"
+
 namespace reprise {
 namespace {
-
-template <class F>
-std::string random_state_error(F f) {
-  try {
-    f();
-  } catch (const UsageError& error) {
-    return error.what();
-  }
-  return "";
-}
 
 at::Generator default_generator() { return at::detail::getDefaultCPUGenerator(); }
 
@@ -191,7 +183,7 @@ TEST(RandomState, AsksGeneratorsOfAUsersOwnTypeForTheirState) {
 
 TEST(RandomState, NamesTheUndefinedGenerator) {
   std::vector<at::Generator> generators{at::detail::createCPUGenerator(), at::Generator()};
-  std::string message = random_state_error([&] { RandomState::of_generators(generators); });
+  std::string message = refusal_of([&] { RandomState::of_generators(generators); });
   EXPECT_NE(message.find("generator 1 of 2 is undefined"), std::string::npos) << message;
 }
 
@@ -205,7 +197,7 @@ TEST(RandomState, IgnoresTheCpuAndMetaDevices) {
 
 TEST(RandomState, NamesADeviceThatIsNotThere) {
   c10::Device device("xpu:1");
-  std::string message = random_state_error([&] { RandomState::of_devices({&device, 1}); });
+  std::string message = refusal_of([&] { RandomState::of_devices({&device, 1}); });
   EXPECT_NE(message.find("device xpu:1 has no random generator here"), std::string::npos)
       << message;
   EXPECT_NE(message.find("cpu"), std::string::npos) << message;
@@ -248,7 +240,7 @@ TEST(DeviceStates, RestoreTheCpuAndSkipMeta) {
 TEST(DeviceStates, RefuseListsOfDifferentLength) {
   DeviceStates states;
   states.devices = {c10::kCPU};
-  std::string message = random_state_error([&] { set_device_states(states); });
+  std::string message = refusal_of([&] { set_device_states(states); });
   EXPECT_NE(message.find("1 devices and 0 states"), std::string::npos) << message;
 }
 
@@ -256,7 +248,7 @@ TEST(DefaultDeviceType, IsSettableAndRefusesTypesWithoutGenerators) {
   c10::DeviceType before = DefaultDeviceType::get();
   DefaultDeviceType::set(c10::kCPU);
   EXPECT_EQ(DefaultDeviceType::get(), c10::kCPU);
-  std::string message = random_state_error([] { DefaultDeviceType::set(c10::kMeta); });
+  std::string message = refusal_of([] { DefaultDeviceType::set(c10::kMeta); });
   EXPECT_NE(message.find("device meta has no random generator"), std::string::npos) << message;
   EXPECT_EQ(DefaultDeviceType::get(), c10::kCPU);
   DefaultDeviceType::set(before);

@@ -1,6 +1,7 @@
 // The GPT computes what it should: causal, the same with either attention, GPT-2's initial weights,
 // and clear refusals of what cannot be built.
 #include "models/gpt.h"
+#include "tests/refusal.h"
 
 #include <gmock/gmock.h>
 #include <reprise/error.h>
@@ -17,12 +18,7 @@ at::Tensor random_tokens(std::int64_t batch, std::int64_t time) {
 }
 
 std::string refusal(const GptOptions& options) {
-  try {
-    Gpt model(options);
-  } catch (const UsageError& error) {
-    return error.what();
-  }
-  return "accepted";
+  return refusal_of([&] { Gpt model(options); });
 }
 
 TEST(Gpt, AFreshModelIsAsUnsureAsItCanBe) {

@@ -12,6 +12,7 @@
 
 #include "models/gpt.h"
 #include "models/strategy.h"
+#include "tests/refusal.h"
 
 namespace reprise::models {
 namespace {
@@ -106,16 +107,6 @@ void expect_plain_gradients(const Strategy& strategy) {
   }
 }
 
-template <class F>
-std::string refusal(F&& call) {
-  try {
-    call();
-  } catch (const UsageError& error) {
-    return error.what();
-  }
-  return "accepted";
-}
-
 TEST(StrategyKinds, AScopeAroundForwardSeesTheWholeStep) {
   Kinds kinds;
   Strategy strategy = kinds.parse("park:attic");
@@ -152,16 +143,16 @@ TEST(StrategyKinds, AStepThatNothingWasOpenedForIsRefused) {
   Kinds kinds;
   const Strategy strategy = kinds.parse("park:attic");
   const auto x = torch::ones({2});
-  EXPECT_THAT(refusal([&] { strategy.run({}, x); }),
+  EXPECT_THAT(refusal_of([&] { strategy.run({}, x); }),
               HasSubstr("'park:attic' has opened nothing yet; call prepare(device)"));
-  EXPECT_THAT(refusal([&] { strategy.around_forward(); }), HasSubstr("has opened nothing yet"));
+  EXPECT_THAT(refusal_of([&] { strategy.around_forward(); }), HasSubstr("has opened nothing yet"));
 }
 
 TEST(StrategyKinds, WhatCannotBeOpenedIsRefusedAndCanBeTriedAgain) {
   Kinds kinds;
   Strategy strategy = kinds.parse("park:cellar=");
   for (int i : {1, 2}) {
-    EXPECT_EQ(refusal([&] { strategy.prepare(c10::kCPU); }), "no cellar") << i;
+    EXPECT_EQ(refusal_of([&] { strategy.prepare(c10::kCPU); }), "no cellar") << i;
   }
 }
 
@@ -180,7 +171,7 @@ TEST(StrategyKinds, OptionsThatReentrantRegionsCannotHaveAreRefusedBeforeAnyStep
   kinds.parse("watch:blocks").check(4, options);
   options.reentrant = true;
   EXPECT_THAT(
-      refusal([&] { kinds.parse("watch:blocks").check(4, options); }),
+      refusal_of([&] { kinds.parse("watch:blocks").check(4, options); }),
       HasSubstr("'watch:blocks' works in non-reentrant regions only; leave out --reentrant"));
 }
 
@@ -188,15 +179,15 @@ TEST(StrategyKinds, UnknownParametersAreRefusedWithTheChoices) {
   Kinds kinds;
   for (const char* text : {"park:tape", "park:", "park", "park:Attic", "park:cellar"}) {
     EXPECT_EQ(
-        refusal([&] { kinds.parse(text); }),
+        refusal_of([&] { kinds.parse(text); }),
         "unknown strategy '" + std::string(text) + "'; choose one of park:attic, park:cellar=DIR");
   }
   EXPECT_THAT(
-      refusal([&] { kinds.parse("parks:attic"); }),
+      refusal_of([&] { kinds.parse("parks:attic"); }),
       HasSubstr("choose one of none, every-block, segments:K, sqrt, from-input, "
                 "selective:matmul, selective:all-but-cheap, selective:recompute-attention, "
                 "offload:disk=DIR, offload:host, park:attic, park:cellar=DIR, watch:blocks"));
-  EXPECT_THAT(refusal([&] { Strategy::parse("park:attic"); }), HasSubstr("unknown strategy"));
+  EXPECT_THAT(refusal_of([&] { Strategy::parse("park:attic"); }), HasSubstr("unknown strategy"));
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "plan/trace_builder.h"
+#include "tests/refusal.h"
 
 namespace reprise::plan {
 
@@ -29,17 +30,6 @@ class TemporaryFolder {
  private:
   std::filesystem::path path_;
 };
-
-// Of the UsageError that the call throws; empty if it throws none.
-template <class F>
-std::string error_of(F&& call) {
-  try {
-    call();
-  } catch (const UsageError& error) {
-    return error.what();
-  }
-  return "";
-}
 
 // A TraceBuilder with shorter calls: everything that is not asked about is 10 bytes and 1
 // microsecond.

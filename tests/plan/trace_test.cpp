@@ -37,7 +37,7 @@ Trace parse(std::initializer_list<std::string> parts) { return parse_trace(text(
 
 // The text without the place; the line is checked.
 std::string refusal(std::initializer_list<std::string> parts, int line) {
-  const std::string error = error_of([&] { parse(parts); });
+  const std::string error = refusal_of([&] { parse(parts); });
   const std::string place = "log:" + std::to_string(line) + ": ";
   EXPECT_THAT(error, StartsWith(place));
   return error.substr(std::min(place.size(), error.size()));
@@ -138,10 +138,10 @@ TEST(Trace, ReadsFilesCompressedOrNot) {
 
 TEST(Trace, SaysWhyAFileCannotBeRead) {
   const TemporaryFolder folder;
-  EXPECT_THAT(error_of([&] { read_trace(folder / "none"); }),
+  EXPECT_THAT(refusal_of([&] { read_trace(folder / "none"); }),
               HasSubstr("none: No such file or directory"));
-  EXPECT_THAT(error_of([&] { read_trace(folder / ""); }), HasSubstr("it is a folder"));
-  EXPECT_THAT(error_of([] { read_trace("/dev/zero"); }), HasSubstr("or a device; give a file"));
+  EXPECT_THAT(refusal_of([&] { read_trace(folder / ""); }), HasSubstr("it is a folder"));
+  EXPECT_THAT(refusal_of([] { read_trace("/dev/zero"); }), HasSubstr("or a device; give a file"));
   {
     TraceWriter writer(folder / "cut.gz");
     for (TraceWriter::Id i = 0; i < 1000; ++i) writer.release(i * i * 7919);
@@ -149,11 +149,11 @@ TEST(Trace, SaysWhyAFileCannotBeRead) {
   const auto size = std::filesystem::file_size(folder / "cut.gz");
   std::filesystem::copy(folder / "cut.gz", folder / "broken.gz");
   std::filesystem::resize_file(folder / "cut.gz", size / 2);
-  EXPECT_THAT(error_of([&] { read_trace(folder / "cut.gz"); }), HasSubstr("ends early"));
+  EXPECT_THAT(refusal_of([&] { read_trace(folder / "cut.gz"); }), HasSubstr("ends early"));
   std::fstream broken(folder / "broken.gz", std::ios::in | std::ios::out | std::ios::binary);
   broken.seekp(static_cast<std::streamoff>(size / 2)).write("\xff\xff\xff\xff\xff\xff\xff\xff", 8);
   broken.close();
-  EXPECT_THAT(error_of([&] { read_trace(folder / "broken.gz"); }), HasSubstr("damaged"));
+  EXPECT_THAT(refusal_of([&] { read_trace(folder / "broken.gz"); }), HasSubstr("damaged"));
 }
 
 TEST(Trace, RefusesLinesThatAreNoFlatObject) {
@@ -269,7 +269,7 @@ TEST(Trace, NeverDoesMoreThanRefuseABrokenFile) {
       }
       if (broken.empty()) break;
     }
-    const std::string error = error_of([&] { parse_trace(broken, "log"); });
+    const std::string error = refusal_of([&] { parse_trace(broken, "log"); });
     RC_ASSERT(error.empty() || error.starts_with("log:"));
   }));
 }

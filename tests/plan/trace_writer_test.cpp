@@ -82,7 +82,7 @@ TEST(TraceWriter, WritesNamesThatJsonWouldEscapeSoThatTheyCanBeRead) {
 
 TEST(TraceWriter, SaysWhyItCannotBegin) {
   const TemporaryFolder folder;
-  EXPECT_THAT(error_of([&] { TraceWriter(folder / "none/step"); }),
+  EXPECT_THAT(refusal_of([&] { TraceWriter(folder / "none/step"); }),
               AllOf(HasSubstr("none/step: No such file or directory"), HasSubstr("a folder that")));
 }
 

@@ -152,10 +152,14 @@ TEST(TapeLocks, AThreadThatAllocatesWithAGeneratorsLockHeldIsNotWaitedForInVain)
   std::thread other([&] {
     auto generator = at::detail::getDefaultCPUGenerator();
     while (!done) {
-      const std::lock_guard<std::mutex> lock(generator.mutex());
-      for (int i = 0; i < 20; ++i) at::empty({64});
-      std::this_thread::yield();
-      for (int i = 0; i < 20; ++i) generator.get_state();
+      {
+        const std::lock_guard<std::mutex> lock(generator.mutex());
+        for (int i = 0; i < 20; ++i) at::empty({64});
+        std::this_thread::yield();
+        for (int i = 0; i < 20; ++i) generator.get_state();
+      }
+      // A mutex is not fair: who takes it again at once can keep all others waiting for ever.
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
     }
   });
   for (int i = 0; i < 100; ++i) {

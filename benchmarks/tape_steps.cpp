@@ -1,0 +1,33 @@
+// What an operator costs when it is seen, and when it is recorded.
+#include "tape_steps.h"
+
+#include <reprise/memory.h>
+#include <reprise/memory_budget.h>
+
+#include <memory>
+#include <optional>
+
+#include "chain.h"
+#include "pass_through.h"
+
+namespace reprise::bench {
+
+Step under_budget(Step step, Bytes above) {
+  const auto budget = std::make_shared<std::optional<MemoryBudget>>();
+  return [step = std::move(step), above, budget] {
+    if (!*budget) budget->emplace(live_bytes() + above);
+    auto managed = (*budget)->step();
+    step();
+    managed.finish();
+  };
+}
+
+NamedSteps tape_steps() {
+  const Step chain = backward_of(sin_chain);
+  return {{"plain", chain}, {"seen", seen(chain)}, {"recorded", under_budget(chain, GiB(64))}};
+}
+
+// Forward: sin; backward: cos and mul.
+double operators_in_tape_steps() { return 3 * kChain; }
+
+}  // namespace reprise::bench
