@@ -35,10 +35,12 @@
 // if it has not changed its arguments; if nothing can be dropped the error goes on. docs/tape.md
 // says what is exact.
 //
-// What a program must not do inside a step: keep a pointer into a tensor's memory (data_ptr(),
-// accessor()) beyond the next operator, unless the tensor is pinned. A pointer that is taken while
-// the bytes are gone is an error that says so, on any thread; one that was taken before cannot be
-// seen.
+// What a program must not do inside a step: write through a pointer (data_ptr(), accessor()) to
+// anything but what a factory has made and no operator has read yet, for what an operator has made
+// may be made again without the write (BudgetOptions::verify finds that); and keep a pointer into a
+// tensor's memory beyond the next operator, unless the tensor is pinned. A pointer that is taken
+// while the bytes are gone is an error that says so, on any thread; one that was taken before
+// cannot be seen.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -171,8 +173,8 @@ class MemoryBudget {
 };
 
 // Keeps the bytes of a tensor's storage where they are while it lives, so that pointers into them
-// stay good. Brings them back first, if they were dropped. Without effect outside of steps; it may
-// outlive the step.
+// stay good for reading: writes through them are not seen. Brings them back first, if they were
+// dropped. Without effect outside of steps; it may outlive the step.
 class Pin {
  public:
   explicit Pin(const at::Tensor& tensor);

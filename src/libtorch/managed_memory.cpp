@@ -60,6 +60,13 @@ ManagedMemory::Reference::~Reference() {
   manager_.is_referenced_ = false;
 }
 
+bool ManagedMemory::is_taken_away(MemoryManager& manager) {
+  // While a storage dies it counts as one more weak reference.
+  if (is_dying(manager)) return manager.storage_.weak_use_count() == 1;
+  const Reference reference(manager);
+  return !reference.is_too_late() && manager_of(reference.storage()) != &manager;
+}
+
 std::uint64_t ManagedMemory::identity_of(const c10::StorageImpl& storage) {
   auto& mutable_storage = const_cast<c10::StorageImpl&>(storage);
   if (const MemoryManager* const manager = manager_of(mutable_storage)) return manager->number_;

@@ -75,6 +75,9 @@ struct ManagedMemory {
   // Nobody holds it any more, and its manager has not been told yet. What does not die now may do
   // so a moment later.
   static bool is_dying(const MemoryManager& manager) { return manager.storage_.expired(); }
+  // The program has moved its data pointer to another storage: the manager will be told when that
+  // one dies.
+  static bool is_taken_away(MemoryManager& manager);
   // Keeps a storage from dying while it is touched. The use count is raised for that moment.
   class Reference {
    public:
@@ -84,6 +87,8 @@ struct ManagedMemory {
     Reference& operator=(const Reference&) = delete;
     // It is dying already.
     bool is_too_late() const { return !storage_; }
+    // Unless it is too late.
+    c10::StorageImpl& storage() const { return *storage_; }
 
    private:
     MemoryManager& manager_;

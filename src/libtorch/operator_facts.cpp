@@ -98,6 +98,7 @@ OperatorFacts work_out(const OperatorHandle& op) {
                         name == "aten::set_data";
   facts.aliases = has_hidden_alias(name) ||
                   std::any_of(schema.returns().begin(), schema.returns().end(), is_view);
+  facts.copies_lazily = name == "aten::_lazy_clone";
   facts.metadata_only = reads_metadata_only(name);
   const auto takes_tensors = [](const Argument& argument) {
     return holds_tensors(*argument.type()) && !argument.is_out();

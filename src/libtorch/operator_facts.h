@@ -62,6 +62,9 @@ struct OperatorFacts {
   // that is given to be such (out=).
   bool makes_new = false;
 
+  // Its result shares memory with its argument until either is written to.
+  bool copies_lazily = false;
+
   // How it is dispatched: made of other operators, which is what backends see of it; with a kernel
   // of its own for autocast; choosing its backend by other arguments than tensors.
   bool composite = false;

@@ -4,6 +4,7 @@
 #include <ATen/NestedTensorImpl.h>
 #include <ATen/SparseCsrTensorImpl.h>
 #include <ATen/SparseTensorImpl.h>
+#include <c10/core/impl/COWDeleter.h>
 
 #include <utility>
 
@@ -19,6 +20,12 @@ constexpr DispatchKeySet kPlainKeys =
                     DispatchKey::AutogradFunctionality, DispatchKey::Conjugate,
                     DispatchKey::Negative}) |
     c10::autocast_dispatch_keyset | DispatchKeySet(DispatchKeySet::RAW, c10::full_backend_mask);
+
+// Several storages share such memory, and LibTorch tells it by the deleter.
+bool is_copied_on_write(const c10::Storage& storage) {
+  return storage.unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get_deleter() ==
+         c10::impl::cow::cow_deleter;
+}
 
 }  // namespace
 
@@ -57,7 +64,8 @@ bool is_plain(const at::Tensor& tensor, c10::DeviceType device) {
   const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
   const std::uint64_t others = impl.key_set().raw_repr() & ~kPlainKeys.raw_repr();
   return others == 0 && impl.has_storage() && impl.device_type() == device &&
-         !impl.has_symbolic_sizes_strides() && impl.layout() == c10::kStrided;
+         !impl.has_symbolic_sizes_strides() && impl.layout() == c10::kStrided &&
+         !is_copied_on_write(impl.unsafe_storage());
 }
 
 void visit_storages(const at::Tensor& tensor,
@@ -80,9 +88,11 @@ void visit_storages(const at::Tensor& tensor,
 }
 
 void visit_deeper(const c10::IValue& argument,
-                  const std::function<void(const at::Tensor&)>& visit) {
+                  const std::function<void(const c10::Storage&)>& visit) {
   if (argument.isTensor()) {
-    visit(argument.toTensor());
+    visit_storages(argument.toTensor(), visit);
+  } else if (argument.isStorage()) {
+    visit(argument.toStorage());
   } else if (argument.isList()) {
     for (const c10::IValue& element : argument.toListRef()) visit_deeper(element, visit);
   } else if (argument.isTuple()) {

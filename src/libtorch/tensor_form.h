@@ -40,11 +40,13 @@ bool covers_storage(const at::Tensor& tensor);
 // begin with the storage.
 std::int64_t leading_bytes(const at::Tensor& tensor);
 
-// The tensors in an argument that visit_arguments() passes over: lists of lists, dictionaries.
-void visit_deeper(const c10::IValue& argument, const std::function<void(const at::Tensor&)>& visit);
+// The storages in an argument that visit_arguments() passes over: of tensors in lists of lists and
+// dictionaries, and those that stand for themselves.
+void visit_deeper(const c10::IValue& argument,
+                  const std::function<void(const c10::Storage&)>& visit);
 // Whether there may be any.
 inline bool may_go_deeper(const c10::IValue& argument) {
-  if (argument.isGenericDict() || argument.isTuple()) return true;
+  if (argument.isGenericDict() || argument.isTuple() || argument.isStorage()) return true;
   if (!argument.isList()) return false;
   const auto list = argument.toListRef();
   return !list.empty() && (list[0].isList() || list[0].isGenericDict() || list[0].isTuple());

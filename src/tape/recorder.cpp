@@ -68,14 +68,11 @@ bool is_statistic(const c10::Argument& argument) {
 }  // namespace
 
 // Of a tensor that is not plain, what it is made of has its bytes while the operator runs.
-void Recorder::begin_parts(const at::Tensor& tensor, bool is_written, BegunCall& begun) {
-  begun.records = false;
-  libtorch::visit_storages(tensor, [&](const c10::Storage& storage) {
-    Cell* const cell = Tape::cell_of(storage);
-    if (cell == nullptr) return;
-    begun.pin(*cell, storage);
-    if (is_written) begun.written_parts.push_back({storage, cell->value});
-  });
+void Recorder::begin_part(const c10::Storage& storage, bool is_written, BegunCall& begun) {
+  Cell* const cell = Tape::cell_of(storage);
+  if (cell == nullptr) return;
+  begun.pin(*cell, storage);
+  if (is_written) begun.written_parts.push_back({storage, cell->value});
 }
 
 // Values are pinned before any is restored, or one would go for another.
@@ -95,7 +92,10 @@ void Recorder::begin(OperatorCall& call, const OperatorFacts& facts, BegunCall& 
         begun.pinned.push_back(&number);
         return;
       }
-      return begin_parts(tensor, is_written(argument), begun);
+      begun.records = false;
+      return libtorch::visit_storages(tensor, [&](const c10::Storage& storage) {
+        begin_part(storage, is_written(argument), begun);
+      });
     }
     Cell& cell = *tape_.value_of(tensor).cell;
     begun.pin(cell, tensor.storage());
@@ -103,8 +103,10 @@ void Recorder::begin(OperatorCall& call, const OperatorFacts& facts, BegunCall& 
   });
   for (std::size_t i = 0; !begun.found.is_comparable && i < arguments.size(); ++i) {
     if (!libtorch::may_go_deeper(arguments[i])) continue;
-    libtorch::visit_deeper(
-        arguments[i], [&](const at::Tensor& tensor) { begin_parts(tensor, is_written(i), begun); });
+    begun.records = false;
+    libtorch::visit_deeper(arguments[i], [&](const c10::Storage& storage) {
+      begin_part(storage, is_written(i), begun);
+    });
   }
   for (Value* value : begun.pinned) tape_.restore(*value);
   if (DeviceSide* const side = tape_.device_side()) {
@@ -285,44 +287,6 @@ std::string Recorder::current_operator() {
 
 Tape* Recorder::current_tape() { return running_on; }
 
-// Nothing is recorded of a call that makes only what is too small to be dropped: what it makes are
-// roots. It may write to memory that the tape has not met.
-bool Recorder::is_little(const OperatorCall& call, const OperatorFacts& facts,
-                         const libtorch::CallForms::Found& found) const {
-  if (found.form == nullptr || !found.form->learnt.makes_little || tape_.records_little() ||
-      facts.communicates || options_.observer != nullptr || tape_.device_side() != nullptr) {
-    return false;
-  }
-  const auto arguments = call.arguments();
-  bool writes_known = false;
-  for (const OperatorFacts::Write& write : facts.writes) {
-    if (!write.happens(arguments)) continue;
-    libtorch::visit_arguments(arguments, [&](const at::Tensor& tensor, std::size_t argument, int) {
-      if (argument == write.argument && tensor.defined() && Tape::cell_of(tensor) != nullptr) {
-        writes_known = true;
-      }
-    });
-  }
-  return !writes_known;
-}
-
-void Recorder::pass_by(OperatorCall& call, libtorch::CallForm& form, BegunCall& begun, Lock& lock) {
-  libtorch::visit_arguments(call.arguments(), [&](const at::Tensor& tensor, std::size_t, int) {
-    Cell* const cell = tensor.defined() ? Tape::cell_of(tensor) : nullptr;
-    if (cell != nullptr) begun.pin(*cell, tensor.storage());
-  });
-  for (Value* value : begun.pinned) tape_.restore(*value);
-  ++tape_.report.operators;
-  lock.unlock();
-  call.proceed();
-  const bool made_much = makes_much(call, begun);
-  if (!made_much && begun.pinned.empty() && !options_.paranoid) return;
-  lock.lock();
-  if (made_much && !tape_.is_closed()) form.learnt.makes_little = false;
-  begun.unpin();
-  if (options_.paranoid) tape_.drop_all();
-}
-
 // The operator itself. Seconds that it took; on an accelerator those that such calls took so far.
 double Recorder::run(OperatorCall& call, const OperatorFacts& facts, BegunCall& begun, Lock& lock) {
   std::optional<CallOnDevice> on_device;
@@ -373,6 +337,7 @@ void Recorder::intercept(OperatorCall& call) {
     }
     return;
   }
+  if (facts.copies_lazily) return copy_at_once(call);
   if (facts.only_views && is_strided(call.arguments()[0])) return note_gradient(call);
   const Running here(call.schema(), tape_);
   Lock lock(libtorch::limit_mutex());

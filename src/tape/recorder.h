@@ -41,7 +41,8 @@ class Recorder final : public libtorch::OperatorInterceptor {
                std::unique_lock<libtorch::LimitMutex>& lock);
   bool makes_much(const libtorch::OperatorCall& call, const BegunCall& begun) const;
   void begin(libtorch::OperatorCall& call, const libtorch::OperatorFacts& facts, BegunCall& begun);
-  void begin_parts(const at::Tensor& tensor, bool is_written, BegunCall& begun);
+  static void begin_part(const c10::Storage& storage, bool is_written, BegunCall& begun);
+  static void copy_at_once(libtorch::OperatorCall& call);
   void note_writes(libtorch::OperatorCall& call, const libtorch::OperatorFacts& facts,
                    BegunCall& begun);
   void take_down(const libtorch::OperatorCall& call, BegunCall& begun);

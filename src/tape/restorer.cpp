@@ -260,6 +260,7 @@ void Tape::restore(Value& target) {
       }
       Producer* const producer = frame.value->producer;
       if (producer == nullptr) {
+        if (frame.value->cell != nullptr && is_gone(*frame.value->cell)) throw Error(kGoneText);
         throw Error(
             "memory budget: bytes that cannot be made again are gone; this is a defect of "
             "reprise");
@@ -310,8 +311,13 @@ void Tape::close(bool may_throw) {
   std::unique_lock<libtorch::LimitMutex> lock(libtorch::limit_mutex());
   // Storages that other threads are freeing have their managers told as soon as the lock is free.
   const auto some_are_dying = [&] {
-    for (const Cell* cell = cells_; cell != nullptr; cell = cell->next) {
-      if (ManagedMemory::is_dying(*cell)) return true;
+    for (Cell *cell = cells_, *next = nullptr; cell != nullptr; cell = next) {
+      next = cell->next;
+      if (ManagedMemory::is_taken_away(*cell)) {
+        abandon(*cell);
+      } else if (ManagedMemory::is_dying(*cell)) {
+        return true;
+      }
     }
     return false;
   };
@@ -324,6 +330,7 @@ void Tape::close(bool may_throw) {
   std::vector<Value*> pinned;
   std::exception_ptr first;
   for (Cell* cell = cells_; cell != nullptr && first == nullptr; cell = cell->next) {
+    if (is_gone(*cell)) continue;
     try {
       restore(*cell->value);
       pin(*cell->value);
@@ -353,7 +360,7 @@ void Tape::close(bool may_throw) {
   if (side_ != nullptr) side_->let_go();
   is_closed_ = true;
   // What has begun to die since leaves the list when its manager is told.
-  while (cells_ != nullptr) wait();
+  while (some_are_dying()) wait();
 }
 
 }  // namespace reprise::tape

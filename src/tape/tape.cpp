@@ -20,11 +20,18 @@ std::int64_t living_records() {
   return Cell::living + Value::living + Producer::living;
 }
 
-void Cell::released(c10::DataPtr memory) noexcept { tape.storage_died(*this, std::move(memory)); }
+void Cell::released(c10::DataPtr memory) noexcept {
+  if (is_orphan) {
+    delete this;
+  } else {
+    tape.storage_died(*this, std::move(memory));
+  }
+}
 
 // A write in place moves the holds to the new version (new_version()).
 void Cell::hold() {
   std::lock_guard<libtorch::LimitMutex> lock(libtorch::limit_mutex());
+  if (is_orphan) return;
   tape.restore(*value);
   if (DeviceSide* const side = tape.device_side()) side->used(*value);
   tape.pin(*value);
@@ -33,12 +40,14 @@ void Cell::hold() {
 
 void Cell::before_write() {
   std::lock_guard<libtorch::LimitMutex> lock(libtorch::limit_mutex());
+  if (is_orphan) return;
   if (value->producer == nullptr) tape.protect_readers(*value);
   tape.new_version(*this);
 }
 
 void Cell::release_hold() noexcept {
   std::lock_guard<libtorch::LimitMutex> lock(libtorch::limit_mutex());
+  if (is_orphan) return;
   --holds;
   tape.unpin(*value);
 }
@@ -56,7 +65,8 @@ Tape::Tape(const BudgetOptions& options, const plan::Heuristic& heuristic, Parki
 Tape::~Tape() { close(/*may_throw=*/false); }
 
 Cell* Tape::cell_of(const c10::Storage& storage) {
-  return static_cast<Cell*>(ManagedMemory::manager_of(*storage.unsafeGetStorageImpl()));
+  auto* const cell = static_cast<Cell*>(ManagedMemory::manager_of(*storage.unsafeGetStorageImpl()));
+  return cell != nullptr && cell->is_orphan ? nullptr : cell;
 }
 
 Value& Tape::value_of(const at::Tensor& tensor) {
@@ -67,6 +77,7 @@ Value& Tape::value_of(const at::Tensor& tensor) {
   const c10::DataPtr& memory = ManagedMemory::memory_of(*cell);
   cell->foreign = memory.get() != nullptr && !is_own_memory(memory) &&
                   (side_ != nullptr || !libtorch::is_uncounted_memory(memory));
+  cell->gone = memory.get() == nullptr && storage.nbytes() != 0;
   cell->next = cells_;
   if (cells_ != nullptr) cells_->previous = cell;
   cells_ = cell;
@@ -273,6 +284,16 @@ void Tape::leave_list(Cell& cell) {
   if (cell.previous != nullptr) cell.previous->next = cell.next;
   if (cell.next != nullptr) cell.next->previous = cell.previous;
   if (cells_ == &cell) cells_ = cell.next;
+}
+
+void Tape::abandon(Cell& cell) {
+  Value& value = *std::exchange(cell.value, nullptr);
+  leave_list(cell);
+  leave_index(value);
+  value.pins = 0;
+  value.cell = nullptr;
+  cell.is_orphan = true;
+  forget_if_unwanted(&value);
 }
 
 void Tape::storage_died(Cell& cell, c10::DataPtr memory) noexcept {

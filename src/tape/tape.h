@@ -116,6 +116,11 @@ class Tape {
 
   static bool is_of_use(const Value& value);
   void leave_list(Cell& cell);
+  void abandon(Cell& cell);
+  // Nothing can bring its bytes back.
+  static bool is_gone(const Cell& cell) {
+    return cell.gone && cell.value->producer == nullptr && !cell.value->has_bytes();
+  }
   std::vector<Value*> held_dependants(Value& root);
   void spare(Value& value);
   bool may_drop(const Value& value) const;

@@ -67,6 +67,10 @@ struct Cell final : libtorch::MemoryManager, Recycled<Cell, kRecycled>, Counted<
   // Memory that its owner may fill with something else unseen (from_blob): what is computed from it
   // is not dropped.
   bool foreign = false;
+  // An earlier step has given its bytes up for good.
+  bool gone = false;
+  // The program has moved the bytes to a storage of another: the tape knows it no more.
+  bool is_orphan = false;
   // In the tape's list of cells.
   Cell* next = nullptr;
   Cell* previous = nullptr;

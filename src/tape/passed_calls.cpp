@@ -1,0 +1,66 @@
+// Calls of which nothing is recorded.
+#include <ATen/Functions.h>
+
+#include <algorithm>
+#include <mutex>
+
+#include "libtorch/managed_memory.h"
+#include "libtorch/operator_facts.h"
+#include "libtorch/operator_interceptor.h"
+#include "tape/begun_call.h"
+#include "tape/recorder.h"
+#include "tape/tape.h"
+
+namespace reprise::tape {
+
+using libtorch::OperatorCall;
+using libtorch::OperatorFacts;
+
+// Nothing is recorded of a call that makes only what is too small to be dropped: what it makes are
+// roots. It may write to memory that the tape has not met.
+bool Recorder::is_little(const OperatorCall& call, const OperatorFacts& facts,
+                         const libtorch::CallForms::Found& found) const {
+  if (found.form == nullptr || !found.form->learnt.makes_little || tape_.records_little() ||
+      facts.communicates || options_.observer != nullptr || tape_.device_side() != nullptr) {
+    return false;
+  }
+  const auto arguments = call.arguments();
+  bool writes_known = false;
+  for (const OperatorFacts::Write& write : facts.writes) {
+    if (!write.happens(arguments)) continue;
+    libtorch::visit_arguments(arguments, [&](const at::Tensor& tensor, std::size_t argument, int) {
+      if (argument == write.argument && tensor.defined() && Tape::cell_of(tensor) != nullptr) {
+        writes_known = true;
+      }
+    });
+  }
+  return !writes_known;
+}
+
+void Recorder::pass_by(OperatorCall& call, libtorch::CallForm& form, BegunCall& begun,
+                       std::unique_lock<libtorch::LimitMutex>& lock) {
+  libtorch::visit_arguments(call.arguments(), [&](const at::Tensor& tensor, std::size_t, int) {
+    Cell* const cell = tensor.defined() ? Tape::cell_of(tensor) : nullptr;
+    if (cell != nullptr) begun.pin(*cell, tensor.storage());
+  });
+  for (Value* value : begun.pinned) tape_.restore(*value);
+  ++tape_.report.operators;
+  lock.unlock();
+  call.proceed();
+  const bool made_much = makes_much(call, begun);
+  if (!made_much && begun.pinned.empty() && !options_.paranoid) return;
+  lock.lock();
+  if (made_much && !tape_.is_closed()) form.learnt.makes_little = false;
+  begun.unpin();
+  if (options_.paranoid) tape_.drop_all();
+}
+
+// LibTorch would let two storages share memory that a tape may take from one of them.
+void Recorder::copy_at_once(OperatorCall& call) {
+  const at::Tensor& tensor = call.arguments()[0].toTensor();
+  const libtorch::HeldMemory held(tensor);
+  const c10::IValue copy = tensor.clone();
+  call.answer({copy});
+}
+
+}  // namespace reprise::tape
