@@ -182,10 +182,11 @@ TEST_F(DeviceBudget, AnErrorInsideAStepLeavesNothingBehind) {
 
 TEST_F(DeviceBudget, BesideTheCpusEachKeepsItsOwn) {
   Network on_device(fake(0), 4, 64);
-  Network on_host(c10::kCPU, 4, 512);
+  Network on_host(c10::kCPU, 4, 2048);
   const Tensors plain_device = on_device.gradients();
   const Tensors plain_host = on_host.gradients();
-  // The fake device's kernels take the host's memory for their results.
+  // The fake device's kernels take the host's memory for their results: little, beside the host's
+  // own.
   MemoryBudget host(on_host.limit_at(0.8), {.smallest = Bytes(1)});
   MemoryBudget device(on_device.limit_at(0.6), on_fake());
   for (int i = 0; i < 4; ++i) {
