@@ -8,7 +8,7 @@
 namespace reprise {
 
 // The text of the Expected that `call` throws; empty if it throws nothing.
-template <class Expected = Error, class F>
+template <class Expected = UsageError, class F>
 std::string refusal_of(F&& call) {
   try {
     call();

@@ -28,7 +28,8 @@ struct TensorForm {
 };
 
 // A tensor that is nothing but strided elements on a storage of this kind of device: neither
-// sparse, nested, quantized nor a wrapper, with memory, and on no other device.
+// sparse, nested, quantized nor a wrapper, with memory that is not copied on write, and on no other
+// device.
 bool is_plain(const at::Tensor& tensor, c10::DeviceType device);
 // The storages that a tensor has its data on, or in the tensors that it is made of: of one that is
 // sparse the indices and values, of one that is nested the buffer and the sizes.

@@ -80,21 +80,22 @@ TEST(NewFile, KeepsThePermissionsOfWhatItReplaces) {
 
 TEST(NewFile, SaysWhereItCannotBeWritten) {
   const TemporaryFolder folder;
-  EXPECT_EQ(refusal_of([&] { NewFile(folder / "none/f", "--option"); }),
+  EXPECT_EQ(refusal_of<Error>([&] { NewFile(folder / "none/f", "--option"); }),
             "cannot write " + folder / "none/f" +
                 " (No such file or directory); choose another file with --option");
   const std::string longest = folder / std::string(255, 'f');
   write_file(longest, "before");
-  EXPECT_EQ(refusal_of([&] { NewFile(longest, "--option"); }),
+  EXPECT_EQ(refusal_of<Error>([&] { NewFile(longest, "--option"); }),
             "cannot write " + longest + " (" + place_beside(longest).string() +
                 ": File name too long); choose another file with --option");
   std::filesystem::create_directory(folder / "d");
-  EXPECT_THAT(refusal_of([&] { NewFile(folder / "d", "--option"); }), HasSubstr("Is a directory"));
+  EXPECT_THAT(refusal_of<Error>([&] { NewFile(folder / "d", "--option"); }),
+              HasSubstr("Is a directory"));
   for (const char* open : {"/dev/stdout", "/dev/fd/1", "/proc/self/fd/2", "/dev/full"}) {
     EXPECT_EQ(NewFile(open, "--option").written(), open);
   }
   NewFile full("/dev/full", "--option");
-  EXPECT_THAT(refusal_of([&] { full.write("text"); }),
+  EXPECT_THAT(refusal_of<Error>([&] { full.write("text"); }),
               HasSubstr("cannot write to /dev/full: No space left on device"));
 }
 

@@ -63,12 +63,12 @@ TEST(SealedFile, NoticesEveryFlippedBitAndEveryCut) {
     std::string flipped = whole;
     flipped[i] ^= 4;
     write_file(folder / "f", flipped);
-    EXPECT_THAT(refusal_of([&] { read_sealed(folder / "f"); }), HasSubstr("damaged")) << i;
+    EXPECT_THAT(refusal_of<Error>([&] { read_sealed(folder / "f"); }), HasSubstr("damaged")) << i;
     write_file(folder / "f", whole.substr(0, i));
-    EXPECT_THAT(refusal_of([&] { read_sealed(folder / "f"); }), HasSubstr("damaged")) << i;
+    EXPECT_THAT(refusal_of<Error>([&] { read_sealed(folder / "f"); }), HasSubstr("damaged")) << i;
   }
   write_file(folder / "f", whole + "x");
-  EXPECT_THAT(refusal_of([&] { read_sealed(folder / "f"); }),
+  EXPECT_THAT(refusal_of<Error>([&] { read_sealed(folder / "f"); }),
               HasSubstr("holds 9 bytes instead of 8"));
 }
 
@@ -76,7 +76,7 @@ TEST(SealedFile, StaysAsItWasWhenWritingFails) {
   const TemporaryFolder folder;
   write_sealed(folder / "f", "before");
   std::filesystem::create_directory(folder / "f.partial");
-  EXPECT_THAT(refusal_of([&] { write_sealed(folder / "f", "after"); }),
+  EXPECT_THAT(refusal_of<Error>([&] { write_sealed(folder / "f", "after"); }),
               HasSubstr("cannot open " + folder / "f.partial"));
   EXPECT_EQ(read_sealed(folder / "f"), "before");
 }
@@ -86,7 +86,7 @@ TEST(SealedFile, LeavesNothingBesideItWhenTheDiskIsFull) {
   write_sealed(folder / "f", "before");
   {
     const FileSizeLimit limit(4096);
-    EXPECT_THAT(refusal_of([&] { write_sealed(folder / "f", std::string(100000, 'a')); }),
+    EXPECT_THAT(refusal_of<Error>([&] { write_sealed(folder / "f", std::string(100000, 'a')); }),
                 HasSubstr("cannot write " + folder / "f.partial"));
   }
   EXPECT_FALSE(std::filesystem::exists(folder / "f.partial"));
@@ -96,7 +96,7 @@ TEST(SealedFile, LeavesNothingBesideItWhenTheDiskIsFull) {
 TEST(SealedFile, LeavesNothingBesideItWhenItCannotBeReplaced) {
   const TemporaryFolder folder;
   std::filesystem::create_directory(folder / "f");
-  EXPECT_THAT(refusal_of([&] { write_sealed(folder / "f", "contents"); }),
+  EXPECT_THAT(refusal_of<Error>([&] { write_sealed(folder / "f", "contents"); }),
               HasSubstr("cannot rename to " + folder / "f"));
   EXPECT_FALSE(std::filesystem::exists(folder / "f.partial"));
 }
@@ -211,7 +211,7 @@ TEST(MetricsFile, RefusesAFileThatHoldsAnythingElse) {
        {"a text\n", "a text", "{\"loss\": 1}\n", "{\"step\": \"two\"}\n", "{\"a\": 1}", "{\n"}) {
     write_file(file, "{\"step\": 1}\n" + line);
     for (const std::int64_t first_step : {1, 2}) {
-      EXPECT_THAT(refusal_of([&] { MetricsFile(file, first_step); }),
+      EXPECT_THAT(refusal_of<Error>([&] { MetricsFile(file, first_step); }),
                   HasSubstr(file + " is no file of metrics, for line 2 is none"))
           << line;
     }
@@ -226,7 +226,7 @@ TEST(MetricsFile, LosesNoLineWhenTheDiskIsFull) {
   write_file(folder / "m", lines);
   {
     const FileSizeLimit limit(4096);
-    EXPECT_THAT(refusal_of([&] { MetricsFile(folder / "m", 2); }),
+    EXPECT_THAT(refusal_of<Error>([&] { MetricsFile(folder / "m", 2); }),
                 HasSubstr("choose another file with --metrics"));
   }
   EXPECT_EQ(contents(folder / "m"), lines);

@@ -3,8 +3,6 @@
 #include <ATen/ops/_lazy_clone.h>
 #include <gmock/gmock.h>
 
-#include <cstring>
-
 #include "tests/tape/testing.h"
 
 namespace reprise {
