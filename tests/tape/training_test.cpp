@@ -44,7 +44,8 @@ struct Training {
   Tensor next_draw;
   // Most bytes in a step, and before the second one; above those live before the training.
   Bytes peak, before;
-  std::int64_t dropped = 0, replayed = 0, passed = 0;
+  // Values dropped or packed, and made again or unpacked; steps whose peak passed the limit.
+  std::int64_t given_up = 0, brought_back = 0, passed = 0;
 };
 
 // `room` above what is live now: the budget. Without it, the plain training.
@@ -76,9 +77,10 @@ Training train(const NetworkKind& kind, bool bf16, std::optional<Bytes> room) {
     }
     run.peak = std::max(run.peak, scope.peak() - start);
     if (!budget) continue;
-    run.dropped += budget->report().dropped;
-    run.replayed += budget->report().replayed;
-    run.passed += budget->report().peak > budget->limit();
+    const StepReport& report = budget->report();
+    run.given_up += report.dropped + report.packed;
+    run.brought_back += report.replayed + report.unpacked;
+    run.passed += report.peak > budget->limit();
   }
   for (const Tensor& parameter : network->parameters()) run.state.push_back(parameter.detach());
   for (const Tensor& buffer : network->buffers()) run.state.push_back(buffer);
@@ -89,7 +91,7 @@ Training train(const NetworkKind& kind, bool bf16, std::optional<Bytes> room) {
 // What kernels take beside results differs from processor to processor, and sets how little
 // suffices.
 Training train_within(const NetworkKind& kind, bool bf16, Bytes before, Bytes above) {
-  for (const int percent : {72, 80, 88}) {
+  for (const int percent : {72, 76, 80, 84, 88}) {
     try {
       return train(kind, bf16, before + Bytes(above.count * percent / 100));
     } catch (const BudgetError&) {
@@ -107,8 +109,10 @@ TEST_P(HundredSteps, UnderABudgetAreBitwiseThePlainOnes) {
   const Bytes above = plain.peak - plain.before;
   const Training mine = train_within(kind, bf16, plain.before, above);
   EXPECT_EQ(mine.passed, 0);
-  EXPECT_GE(mine.dropped, kSteps);
-  EXPECT_GE(mine.replayed, kSteps);
+  // Not all of the steps are under pressure: the first has no averages of the optimizer's yet, and
+  // small trees fit as they are.
+  EXPECT_GE(mine.given_up, kSteps / 2);
+  EXPECT_GE(mine.brought_back, kSteps / 2);
   EXPECT_TRUE(testing::same_bits(mine.losses, plain.losses));
   EXPECT_TRUE(testing::same_bits(mine.state, plain.state));
   EXPECT_TRUE(testing::same_bits(mine.next_draw, plain.next_draw));
