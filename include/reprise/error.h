@@ -36,4 +36,18 @@ class DeterminismError : public Error {
   using Error::Error;
 };
 
+// Bytes cannot be had: everything that may go is gone, or no plan fits. The text names the bytes
+// that would have done.
+class BudgetError : public Error {
+ public:
+  using Error::Error;
+};
+
+// A schedule or plan cannot be followed: a step of it lacks what it needs, or it is of another
+// chain or step. The text names where.
+class PlanError : public Error {
+ public:
+  using Error::Error;
+};
+
 }  // namespace reprise

@@ -64,13 +64,6 @@ class Budget;
 class Session;
 }  // namespace tape
 
-// The bytes cannot be had: everything that may go is gone. The text names the budget with which the
-// operator would have got them, rounded up and exactly; it, or a later one, may ask for more.
-class BudgetError : public Error {
- public:
-  using Error::Error;
-};
-
 enum class OnExceeded {
   kThrow,  // BudgetError, from the operator that asked for the bytes
   kWarn,   // go on over the budget, with one warning a step

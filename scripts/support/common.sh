@@ -59,3 +59,22 @@ parallel_jobs() {
   [ "$by_memory" -ge 1 ] || by_memory=1
   [ "$by_memory" -lt "$(nproc)" ] && echo "$by_memory" || nproc
 }
+
+has_package() { [ "$(dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }
+
+# Installs packages by apt, as root or with sudo.
+install_packages() {
+  local as_root=() log
+  [ $# -gt 0 ] || return 0
+  step "apt packages: $*"
+  if [ "$(id -u)" -ne 0 ]; then
+    command -v sudo >/dev/null ||
+      fail "missing packages, and neither root nor sudo to install them; as root run: apt-get install $*"
+    as_root=(sudo)
+  fi
+  log=$(mktemp)
+  "${as_root[@]}" apt-get update -qq >"$log" 2>&1 || { cat "$log" >&2 && fail "apt-get update failed"; }
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" \
+    >"$log" 2>&1 || { cat "$log" >&2 && fail "apt-get could not install: $*"; }
+  rm -f "$log"
+}

@@ -1,0 +1,77 @@
+// A chain: the stages of a network that run one after another, each with what it costs and what it
+// leaves behind. Planners (reprise/plan.h) work on chains; they know nothing of tensors.
+//
+//   reprise::Chain chain = reprise::Chain::read("resnet.json");
+//   chain.stages[3].forward                          // seconds
+//   reprise::profile_chain(model, sample)            // reprise/profile_chain.h: measures one
+//
+// A stage takes the output of the one before. It may run in two ways: kept, so that all that its
+// backward needs stays, or not, so that only its output stays. Backward runs through the stages
+// from the last to the first; each needs its stage to have been run kept, and mostly its input.
+// That is the model of Beaumont et al. (arXiv:1911.13214, section 3), with gradients of parameters
+// added, and outputs that no backward needs.
+#pragma once
+
+#include <reprise/bytes.h>
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace reprise {
+
+struct ChainStage {
+  std::string name;
+  std::chrono::duration<double> forward{};
+  std::chrono::duration<double> backward{};
+  Bytes output;                // of its output
+  Bytes saved;                 // of what backward needs, beside the input, when it is kept
+  bool saves_output = true;    // whether that is in `saved`; else it may go once the next stage ran
+  bool needs_input = true;     // whether its backward needs its input
+  Bytes forward_temporaries;   // at once, beside the output, when it is not kept
+  Bytes keep_temporaries;      // at once, beside the output and `saved`, when it is
+  Bytes backward_temporaries;  // at once, beside both gradients, those of parameters and `saved`;
+                               // below zero where what was saved goes before those are made
+  Bytes output_gradient;       // of the gradient that its backward takes
+  Bytes parameter_gradients;   // that its backward makes, and that stay
+  std::int64_t layers = 1;     // of the model, that it stands for
+
+  bool operator==(const ChainStage&) const = default;
+};
+
+// The chain's input is the caller's: it is there throughout and not counted.
+struct Chain {
+  std::vector<ChainStage> stages;
+  Bytes input_gradient;  // that the first stage's backward makes; 0 if nobody asks for it
+
+  bool operator==(const Chain&) const = default;
+
+  std::chrono::duration<double> forward() const;  // of all stages, each once
+  std::chrono::duration<double> backward() const;
+
+  // Reads JSON:
+  //   {"format": "reprise chain", "version": 1, "input_gradient_bytes": 0,
+  //    "stages": [{"name": "conv1", "forward_seconds": 1.5e-3, "backward_seconds": 3e-3,
+  //                "output_bytes": 4096, "saved_bytes": 8192, "saves_output": true,
+  //                "needs_input": true, "forward_temporary_bytes": 0,
+  //                "keep_temporary_bytes": 0, "backward_temporary_bytes": 0,
+  //                "output_gradient_bytes": 4096, "parameter_gradient_bytes": 0, "layers": 1},
+  //               ...]}
+  // Required are format, version and stages, and of a stage both times, output_bytes and
+  // saved_bytes. output_gradient_bytes is output_bytes where it is left out, layers 1,
+  // saves_output and needs_input true, everything else 0 or empty. Throws UsageError "FILE:LINE:
+  // field: reason".
+  static Chain read(const std::filesystem::path& file);
+  // The same from memory; `origin` stands for the file in errors.
+  static Chain parse(std::string_view json, const std::string& origin = "chain");
+  std::string json() const;
+
+  // Throws UsageError, naming the stage, for a chain without stages, times or bytes that are
+  // negative or not finite, and stages that save less than the output that they save.
+  void check() const;
+};
+
+}  // namespace reprise

@@ -1,0 +1,66 @@
+// Follows a schedule step by step through the figures of its chain: what is in memory, and whether
+// a step may be. The one place that knows the model; see reprise/chain.h.
+#pragma once
+
+#include <reprise/schedule.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace reprise::plan {
+
+class ChainWalk {
+ public:
+  explicit ChainWalk(const Chain& chain, const TransferRate& store = {});
+
+  // Throws PlanError where the step may not be; the walk is then over.
+  void apply(const ChainStep& step);
+  // Throws PlanError if something is left to do.
+  void finish() const;
+
+  Bytes live() const { return live_; }
+  const ScheduleCost& cost() const { return cost_; }
+
+  // What of a stage is in memory between steps, or in the store.
+  bool has_output(std::size_t stage) const {
+    return state_[stage].has_output(chain_.stages[stage]);
+  }
+  bool is_kept(std::size_t stage) const { return state_[stage].kept; }
+  bool is_offloaded(std::size_t stage) const { return state_[stage].offloaded; }
+
+ private:
+  struct State {
+    bool kept = false;       // what it saved is in memory
+    bool offloaded = false;  // or in the store
+    bool output = false;     // its output is there, beside what it saved
+    bool waits = false;      // its output is what the stages after it will be run again from
+    bool has_run = false;
+
+    bool has_output(const ChainStage& stage) const {
+      return output || (kept && stage.saves_output);
+    }
+  };
+
+  [[noreturn]] void refuse(const ChainStep& step, const std::string& reason) const;
+  void forward(const ChainStep& step, const ChainStage& stage);
+  void backward(const ChainStep& step, const ChainStage& stage);
+  void transfer(const ChainStep& step, const ChainStage& stage);
+  void need_input(const ChainStep& step) const;
+  void drop_output(std::size_t stage);
+  void reach(Bytes above);
+
+  const Chain& chain_;
+  const TransferRate store_;
+  std::vector<State> state_;
+  std::int64_t steps_ = 0;
+  std::int64_t next_backward_;
+  Bytes live_;
+  ScheduleCost cost_;
+};
+
+// A stage's name on one line, shortened; empty if it has none.
+std::string stage_label(const ChainStage& stage);
+// A stage's place and name, for texts: `stage 3 ("conv4")`.
+std::string stage_text(const Chain& chain, std::int64_t stage);
+
+}  // namespace reprise::plan
