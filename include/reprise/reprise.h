@@ -3,6 +3,7 @@
 
 #include <reprise/budget_observer.h>
 #include <reprise/bytes.h>
+#include <reprise/chain.h>
 #include <reprise/checkpoint.h>
 #include <reprise/checkpoint_sequential.h>
 #include <reprise/custom_function.h>
@@ -11,8 +12,11 @@
 #include <reprise/memory_budget.h>
 #include <reprise/named.h>
 #include <reprise/offload.h>
+#include <reprise/plan.h>
+#include <reprise/profile_chain.h>
 #include <reprise/random_state.h>
 #include <reprise/saved_tensor_hooks.h>
+#include <reprise/schedule.h>
 #include <reprise/selective.h>
 #include <reprise/simulate.h>
 #include <reprise/store.h>

@@ -1,12 +1,18 @@
-// Segments of a chain (reprise/checkpoint_sequential.h).
+// Segments of a chain, and schedules (reprise/checkpoint_sequential.h).
 
 #include "reprise/checkpoint_sequential.h"
 
 #include <c10/util/SmallVector.h>
+#include <reprise/offload.h>
 
+#include <algorithm>
+#include <atomic>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
+
+#include "plan/nested_schedule.h"
 
 namespace reprise {
 namespace {
@@ -27,6 +33,89 @@ class Segment {
   c10::SmallVector<TensorFunction, 1> functions_;
 };
 
+using plan::Nest;
+using plan::Nests;
+
+// What all regions of one call share.
+struct Scheduled {
+  std::vector<Segment> stages;
+  Nests nests;
+  CheckpointOptions options;
+  std::shared_ptr<Store> store;
+};
+
+at::Tensor run(const std::shared_ptr<const Scheduled>& scheduled, const Nests& nests,
+               at::Tensor tensor, bool keeps);
+
+// Stages that are run again as a whole.
+class Again {
+ public:
+  Again(std::shared_ptr<const Scheduled> scheduled, const Nests& nests)
+      : scheduled_(std::move(scheduled)), nests_(&nests) {}
+
+  // The first time nothing is kept, and so nothing goes to a store.
+  at::Tensor operator()(at::Tensor tensor) const {
+    const bool keeps = has_run_->exchange(true);
+    return run(scheduled_, *nests_, std::move(tensor), keeps);
+  }
+
+ private:
+  std::shared_ptr<const Scheduled> scheduled_;
+  const Nests* nests_;  // of *scheduled_
+  // Of all copies; graphs that are kept may run backward on several threads.
+  std::shared_ptr<std::atomic<bool>> has_run_ = std::make_shared<std::atomic<bool>>(false);
+};
+
+at::Tensor run(const std::shared_ptr<const Scheduled>& scheduled, const Nests& nests,
+               at::Tensor tensor, bool keeps) {
+  for (const Nest& nest : nests) {
+    if (!nest.again.empty()) {
+      tensor = checkpoint(scheduled->options, Again(scheduled, nest.again), std::move(tensor));
+      continue;
+    }
+    std::optional<Offload> scope;
+    if (keeps && nest.is_offloaded) scope.emplace(scheduled->store, Bytes(0));
+    tensor = scheduled->stages[static_cast<std::size_t>(nest.stage)](std::move(tensor));
+  }
+  return tensor;
+}
+
+[[noreturn]] void refuse_empty() {
+  throw UsageError("checkpoint_sequential(): the list of functions is empty; give at least one");
+}
+
+// The functions of each stage.
+std::vector<Segment> stages_of(const std::vector<TensorFunction>& functions,
+                               const Schedule& schedule) {
+  std::vector<std::int64_t> layers = schedule.layers;
+  if (layers.empty()) layers.assign(functions.size(), 1);
+  std::span<const TensorFunction> left(functions);
+  std::vector<Segment> stages;
+  for (const std::int64_t each : layers) {
+    // Their sum may be more than any number.
+    if (each < 1 || each > std::ssize(left)) {
+      throw PlanError("checkpoint_sequential(): stage " + std::to_string(stages.size()) +
+                      " of the schedule is of " + std::to_string(each) + " layers, but of " +
+                      std::to_string(functions.size()) + " functions " +
+                      std::to_string(left.size()) + " are left; plan for a chain of as many");
+    }
+    const auto size = static_cast<std::size_t>(each);
+    stages.emplace_back(left.first(size));
+    left = left.subspan(size);
+  }
+  if (!left.empty()) {
+    throw PlanError("checkpoint_sequential(): the schedule is of " +
+                    std::to_string(functions.size() - left.size()) + " layers, but there are " +
+                    std::to_string(functions.size()) + " functions; plan for a chain of as many");
+  }
+  return stages;
+}
+
+bool offloads(const Nests& nests) {
+  return std::any_of(nests.begin(), nests.end(),
+                     [](const Nest& nest) { return nest.is_offloaded || offloads(nest.again); });
+}
+
 }  // namespace
 
 at::Tensor checkpoint_sequential(const std::vector<TensorFunction>& functions,
@@ -34,9 +123,7 @@ at::Tensor checkpoint_sequential(const std::vector<TensorFunction>& functions,
                                  const CheckpointOptions& options) {
   detail::check_options(options);
   const auto count = static_cast<std::int64_t>(functions.size());
-  if (count == 0) {
-    throw UsageError("checkpoint_sequential(): the list of functions is empty; give at least one");
-  }
+  if (count == 0) refuse_empty();
   if (segments < 1 || segments > count) {
     throw UsageError("checkpoint_sequential(): segments is " + std::to_string(segments) +
                      ", but must be between 1 and the number of functions, " +
@@ -49,6 +136,24 @@ at::Tensor checkpoint_sequential(const std::vector<TensorFunction>& functions,
   }
   for (const TensorFunction& function : left) input = function(input);
   return input;
+}
+
+at::Tensor checkpoint_sequential(const std::vector<TensorFunction>& functions,
+                                 const Schedule& schedule, at::Tensor input,
+                                 const CheckpointOptions& options, std::shared_ptr<Store> store) {
+  detail::check_options(options);
+  if (functions.empty()) refuse_empty();
+  auto scheduled = std::make_shared<Scheduled>();
+  scheduled->stages = stages_of(functions, schedule);
+  scheduled->nests = plan::nests_of(schedule, std::ssize(scheduled->stages));
+  if (offloads(scheduled->nests) && store == nullptr) {
+    throw UsageError(
+        "checkpoint_sequential(): the schedule offloads, but there is no store; give one, such as "
+        "disk_store(), or plan without");
+  }
+  scheduled->options = options;
+  scheduled->store = std::move(store);
+  return run(scheduled, scheduled->nests, std::move(input), /*keeps=*/true);
 }
 
 }  // namespace reprise

@@ -1,0 +1,361 @@
+// Runs a model's layers one by one and writes down what each takes (reprise/profile_chain.h).
+#include "reprise/profile_chain.h"
+
+#include <ATen/DeviceAccelerator.h>
+#include <c10/util/Exception.h>
+#include <reprise/error.h>
+#include <reprise/memory.h>
+#include <reprise/random_state.h>
+#include <reprise/saved_tensor_hooks.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "core/clock.h"
+#include "core/statistics.h"
+#include "libtorch/thread_state.h"
+
+namespace reprise {
+namespace {
+
+Bytes dense_bytes_of(const at::Tensor& tensor) {
+  return Bytes(static_cast<std::int64_t>(tensor.nbytes()));
+}
+
+// All that a tensor keeps alive: a part of a sequence keeps the whole.
+Bytes held_bytes_of(const at::Tensor& tensor) {
+  if (!tensor.has_storage()) return dense_bytes_of(tensor);
+  return Bytes(static_cast<std::int64_t>(tensor.storage().nbytes()));
+}
+
+std::vector<std::int64_t> dense_strides_of(const at::Tensor& tensor) {
+  if (tensor.layout() != at::kStrided || !tensor.is_non_overlapping_and_dense()) return {};
+  return tensor.strides().vec();
+}
+
+bool share_memory(const at::Tensor& a, const at::Tensor& b) {
+  return a.has_storage() && b.has_storage() && a.storage().is_alias_of(b.storage());
+}
+
+bool can_require_grad(const at::Tensor& tensor) {
+  return tensor.is_floating_point() || tensor.is_complex();
+}
+
+// Random generators and buffers, as they were.
+class Unchanged {
+ public:
+  Unchanged(const at::Tensor& sample, const std::vector<at::Tensor>& buffers)
+      : random_(RandomState::of_devices(accelerator_devices({&sample, 1}))), buffers_(buffers) {
+    for (const at::Tensor& buffer : buffers_) before_.push_back(buffer.clone());
+  }
+  ~Unchanged() {
+    try {
+      restore();
+    } catch (const std::exception& error) {
+      TORCH_WARN("profile_chain: the model's buffers could not be put back: ", error.what());
+    }
+  }
+  Unchanged(const Unchanged&) = delete;
+  Unchanged& operator=(const Unchanged&) = delete;
+
+ private:
+  void restore() const {
+    random_.restore();
+    const at::NoGradGuard no_grad;
+    for (std::size_t i = 0; i < buffers_.size(); ++i) {
+      // Through another alias, so that graphs that saved the buffer do not count it as changed.
+      buffers_[i].data().copy_(before_[i]);
+    }
+  }
+
+  const RandomState random_;
+  const std::vector<at::Tensor> buffers_;
+  std::vector<at::Tensor> before_;
+};
+
+// One run of one stage.
+struct Measured {
+  double forward = 0, backward = 0;  // seconds
+  ChainStage stage;
+  Bytes input_gradient;
+  std::vector<bool> gives_gradient;  // to which parameters
+  // Of the gradient that its backward makes for its input; empty if none, or not dense.
+  std::vector<std::int64_t> gradient_strides;
+};
+
+// Regions and hooks around the profile must see nothing of it.
+std::shared_ptr<libtorch::ThreadState> state_without_regions() {
+  auto state = libtorch::copy_of_current_state();
+  state->set_hooks(nullptr);
+  state->effects.reset();
+  state->group.reset();
+  state->early_stop.reset();
+  state->checkpointing = state->recomputing = false;
+  state->may_be_repeated = state->replays_draws = false;
+  return state;
+}
+
+class Profiler {
+ public:
+  Profiler(const std::vector<TensorFunction>& functions, const std::vector<std::string>& names,
+           const at::Tensor& sample, const std::vector<at::Tensor>& parameters)
+      : functions_(functions), names_(names), sample_(sample), device_(sample.device()) {
+    for (const at::Tensor& parameter : parameters) {
+      const bool is_known =
+          std::any_of(parameters_.begin(), parameters_.end(),
+                      [&](const at::Tensor& other) { return other.is_same(parameter); });
+      if (parameter.requires_grad() && !is_known) parameters_.push_back(parameter);
+    }
+  }
+
+  Chain run(std::int64_t repetitions) {
+    group();
+    // Once that is not counted, which also tells the layout of the gradients that stages get.
+    run_stages(1, [this](std::size_t i, std::vector<Measured>& runs) {
+      if (i > 0) groups_[i - 1].gradient_strides = std::move(runs.back().gradient_strides);
+    });
+    Chain chain;
+    std::vector<Measured> last;  // run of each stage
+    run_stages(repetitions, [&](std::size_t, std::vector<Measured>& runs) {
+      chain.stages.push_back(median_of(runs));
+      last.push_back(std::move(runs.back()));
+    });
+    chain.input_gradient = last.front().input_gradient;
+    share_gradients(chain, last);
+    return chain;
+  }
+
+ private:
+  struct Group {
+    std::size_t begin, end;
+    std::vector<std::int64_t> gradient_strides = {};  // of its output; empty: as the output's
+  };
+
+  template <class F>
+  void run_stages(std::int64_t repetitions, F&& use) {
+    at::Tensor input = sample_.detach();
+    for (std::size_t i = 0; i < groups_.size(); ++i) {
+      const bool needs_gradient =
+          i == 0 ? sample_.requires_grad() : can_require_grad(input) && before_requires_grad_;
+      std::vector<Measured> runs;
+      for (std::int64_t k = 0; k < repetitions; ++k) {
+        runs.push_back(measure(groups_[i], input, needs_gradient));
+      }
+      use(i, runs);
+      input = std::exchange(output_, {});
+    }
+  }
+
+  // A layer that writes to its input, or whose result lies on its memory, belongs to the one
+  // before; at the beginning of the chain, where there is none, to the one after.
+  void group() {
+    const at::NoGradGuard no_grad;
+    const at::Tensor sample = sample_.detach().clone();
+    at::Tensor tensor = sample;
+    for (std::size_t i = 0; i < functions_.size(); ++i) {
+      const auto version = sample._version(), before = tensor._version();
+      at::Tensor result = functions_[i](tensor);
+      if (sample._version() != version) {
+        throw UsageError("profile_chain: layer " + std::to_string(i) +
+                         (i < names_.size() ? " (" + names_[i] + ")" : "") +
+                         " writes to the chain's input, from which no region could run it again; "
+                         "let it work on a copy, or run it before the chain");
+      }
+      const bool writes = tensor._version() != before;
+      if (i > 0 && (writes || share_memory(result, tensor) || share_memory(tensor, sample)))
+        groups_.back().end = i + 1;
+      else
+        groups_.push_back({i, i + 1});
+      tensor = std::move(result);
+    }
+  }
+
+  at::Tensor call(const Group& group, at::Tensor tensor) const {
+    for (std::size_t i = group.begin; i < group.end; ++i) tensor = functions_[i](tensor);
+    return tensor;
+  }
+
+  void wait() const {
+    if (!device_.is_cpu()) at::accelerator::synchronizeDevice(device_.index());
+  }
+
+  Measured measure(const Group& group, const at::Tensor& from, bool needs_gradient) {
+    Measured measured;
+    ChainStage& stage = measured.stage;
+    stage.layers = static_cast<std::int64_t>(group.end - group.begin);
+    for (std::size_t i = group.begin; i < group.end && i < names_.size(); ++i) {
+      stage.name += (i == group.begin ? "" : " + ") + names_[i];
+    }
+    const at::Tensor input = from.detach().set_requires_grad(needs_gradient);
+    {
+      const PeakScope peak(device_);
+      const at::Tensor output =
+          checkpoint([&](const at::Tensor& x) { return call(group, x); }, input);
+      wait();
+      stage.output = held_bytes_of(output);
+      stage.forward_temporaries = std::max(peak.peak_above_start() - stage.output, Bytes(0));
+    }
+    note_what_is_saved(stage, group, input);
+    const PeakScope peak(device_);
+    const Bytes before = live_bytes(device_);
+    Stopwatch watch;
+    at::Tensor output = call(group, input);
+    wait();
+    measured.forward = watch.elapsed().count();
+    const Bytes made = live_bytes(device_) - before;
+    stage.saved =
+        stage.saves_output ? std::max(made, stage.output) : std::max(made - stage.output, Bytes(0));
+    stage.keep_temporaries = std::max(peak.peak_above_start() - made, Bytes(0));
+    before_requires_grad_ = output.requires_grad();
+    if (before_requires_grad_) backward(measured, group, input, std::move(output));
+    return measured;
+  }
+
+  // Whether autograd saves the input and the output, by their memory. The output is what the next
+  // stage is measured on.
+  void note_what_is_saved(ChainStage& stage, const Group& group, const at::Tensor& input) {
+    std::vector<c10::Storage> saved;
+    const auto note = [&saved](const at::Tensor& tensor) {
+      if (tensor.defined() && tensor.has_storage()) saved.push_back(tensor.storage());
+      return tensor;
+    };
+    at::Tensor output;
+    {
+      const SavedTensorHooks hooks(note, [](const at::Tensor& tensor) { return tensor; });
+      output = call(group, input);
+    }
+    const auto is_saved = [&saved](const at::Tensor& tensor) {
+      return std::any_of(saved.begin(), saved.end(), [&](const c10::Storage& each) {
+        return tensor.has_storage() && each.is_alias_of(tensor.storage());
+      });
+    };
+    stage.needs_input = is_saved(input);
+    stage.saves_output = is_saved(output);
+    output_ = output.detach();
+  }
+
+  // As in a step: the gradient is made within backward and nobody else holds it, nor the output.
+  void backward(Measured& measured, const Group& group, const at::Tensor& input,
+                at::Tensor output) {
+    ChainStage& stage = measured.stage;
+    std::vector<at::Tensor> wanted = parameters_;
+    if (input.requires_grad()) wanted.push_back(input);
+    if (wanted.empty()) return;
+    std::vector<std::int64_t> strides = group.gradient_strides;
+    if (strides.size() != output.sizes().size()) strides = dense_strides_of(output);
+    const auto make_gradient = [sizes = output.sizes().vec(), strides, options = output.options()] {
+      return (strides.empty() ? at::empty(sizes, options)
+                              : at::empty_strided(sizes, strides, options))
+          .fill_(1);
+    };
+    Stopwatch watch;
+    output.register_hook([&](const at::Tensor&) {
+      at::Tensor gradient = make_gradient();
+      stage.output_gradient = dense_bytes_of(gradient);
+      wait();
+      watch = Stopwatch();
+      return gradient;
+    });
+    const at::Tensor sum = output.sum();
+    output.reset();
+    const PeakScope peak(device_);
+    const std::vector<at::Tensor> made =
+        torch::autograd::grad({sum}, wanted, {at::ones_like(sum)}, /*retain_graph=*/false,
+                              /*create_graph=*/false, /*allow_unused=*/true);
+    wait();
+    measured.backward = watch.elapsed().count();
+    Bytes all;
+    for (std::size_t i = 0; i < made.size(); ++i) {
+      if (i < parameters_.size()) measured.gives_gradient.push_back(made[i].defined());
+      if (!made[i].defined()) continue;
+      all += dense_bytes_of(made[i]);
+      const bool is_input = i >= parameters_.size();
+      (is_input ? measured.input_gradient : stage.parameter_gradients) += dense_bytes_of(made[i]);
+      if (is_input) measured.gradient_strides = dense_strides_of(made[i]);
+    }
+    stage.backward_temporaries = peak.peak_above_start() - all - stage.output_gradient;
+  }
+
+  // Gradients of a parameter that several stages use stay from the last of them on; those of the
+  // others are added to it.
+  void share_gradients(Chain& chain, const std::vector<Measured>& last) const {
+    std::vector<bool> is_there(parameters_.size());
+    for (std::size_t i = chain.stages.size(); i-- > 0;) {
+      ChainStage& stage = chain.stages[i];
+      for (std::size_t k = 0; k < last[i].gives_gradient.size(); ++k) {
+        if (!last[i].gives_gradient[k]) continue;
+        if (is_there[k]) {
+          stage.parameter_gradients -= dense_bytes_of(parameters_[k]);
+          stage.backward_temporaries += dense_bytes_of(parameters_[k]);
+        }
+        is_there[k] = true;
+      }
+    }
+  }
+
+  static ChainStage median_of(const std::vector<Measured>& runs) {
+    ChainStage stage = runs.back().stage;
+    std::vector<double> forward, backward;
+    for (const Measured& run : runs) {
+      forward.push_back(run.forward);
+      backward.push_back(run.backward);
+    }
+    stage.forward = Seconds(median(forward));
+    stage.backward = Seconds(median(backward));
+    return stage;
+  }
+
+  const std::vector<TensorFunction>& functions_;
+  const std::vector<std::string>& names_;
+  const at::Tensor& sample_;
+  const c10::Device device_;
+  std::vector<at::Tensor> parameters_;
+  std::vector<Group> groups_;
+  at::Tensor output_;
+  bool before_requires_grad_ = false;
+};
+
+Chain profile_layers(const std::vector<TensorFunction>& functions,
+                     const std::vector<std::string>& names, const at::Tensor& sample,
+                     const std::vector<at::Tensor>& parameters,
+                     const std::vector<at::Tensor>& buffers, const ProfileOptions& options) {
+  if (functions.empty()) {
+    throw UsageError("profile_chain: the list of layers is empty; give at least one");
+  }
+  if (options.repetitions < 1) {
+    throw UsageError("profile_chain: repetitions is " + std::to_string(options.repetitions) +
+                     "; it must be at least 1");
+  }
+  const libtorch::ThreadStateScope alone(state_without_regions());
+  const Unchanged unchanged(sample, buffers);
+  const at::AutoGradMode with_grad(true);
+  return Profiler(functions, names, sample, parameters).run(options.repetitions);
+}
+
+// "torch::nn::LinearImpl" is a Linear.
+std::string short_name(std::string name) {
+  if (const auto at = name.rfind("::"); at != std::string::npos) name.erase(0, at + 2);
+  if (name.ends_with("Impl")) name.resize(name.size() - 4);
+  return name;
+}
+
+}  // namespace
+
+Chain profile_chain(const std::vector<TensorFunction>& functions, const at::Tensor& sample,
+                    const std::vector<at::Tensor>& parameters,
+                    const std::vector<at::Tensor>& buffers, const ProfileOptions& options) {
+  return profile_layers(functions, {}, sample, parameters, buffers, options);
+}
+
+namespace detail {
+
+Chain profile(const Layers& layers, const at::Tensor& sample, const ProfileOptions& options) {
+  std::vector<std::string> names;
+  for (const std::string& name : layers.names) names.push_back(short_name(name));
+  return profile_layers(layers.functions, names, sample, layers.parameters, layers.buffers,
+                        options);
+}
+
+}  // namespace detail
+}  // namespace reprise
