@@ -18,6 +18,8 @@ std::span<const Bench> all_benches() {
       {"offload_disk", "saved tensors on a disk: time and peak", offload_disk},
       {"tape_overhead", "what it costs an operator to be recorded", tape_overhead},
       {"tape_budget", "8 larger blocks in fewer and fewer bytes", tape_budget},
+      {"rotor_solve", "planning a chain of 100 or 339 stages", rotor_solve},
+      {"chain_quality", "what planned chains run again, beside equal segments", chain_quality},
       {"simulate", "simrd's figures, and simulated events a second", simulate},
       {"evict_scale", "a decision what to drop among 100 to 100,000 values", evict_scale},
       {"allocation", "the counting allocator against LibTorch's own", allocation},

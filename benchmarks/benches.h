@@ -31,6 +31,8 @@ void selective_fine(Session& session);
 void sequential_fine(Session& session);
 void tape_overhead(Session& session);
 void tape_budget(Session& session);
+void rotor_solve(Session& session);
+void chain_quality(Session& session);
 void simulate(Session& session);
 
 }  // namespace reprise::bench

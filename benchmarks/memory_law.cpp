@@ -47,9 +47,9 @@ double slope_of_logs(const std::vector<Point>& points) {
 }
 
 // Equal layers, each gelu(x W). Counts how often a layer was run.
-class Chain {
+class DeepChain {
  public:
-  explicit Chain(int depth) : input_(with_gradient(at::randn({kRows, kWidth}))) {
+  explicit DeepChain(int depth) : input_(with_gradient(at::randn({kRows, kWidth}))) {
     const double scale = 1 / std::sqrt(static_cast<double>(kWidth));
     for (int i = 0; i < depth; ++i)
       weights_.push_back(with_gradient(at::randn({kWidth, kWidth}) * scale));
@@ -103,19 +103,20 @@ class Chain {
 struct Strategy {
   const char* name;
   int deepest;
-  at::Tensor (*forward)(Chain&);
+  at::Tensor (*forward)(DeepChain&);
 };
 
 constexpr Strategy kStrategies[] = {
-    {"none", 256, [](Chain& chain) { return chain.layers(0, chain.depth(), chain.input()); }},
+    {"none", 256, [](DeepChain& chain) { return chain.layers(0, chain.depth(), chain.input()); }},
     {"sqrt", 256,
-     [](Chain& chain) {
+     [](DeepChain& chain) {
        const auto segments = static_cast<int>(std::lround(std::sqrt(chain.depth())));
        return chain.in_segments(segments, chain.input());
      }},
     {"every-block", 256,
-     [](Chain& chain) { return chain.in_segments(chain.depth(), chain.input()); }},
-    {"from-input", 64, [](Chain& chain) { return chain.from_input(chain.depth(), chain.input()); }},
+     [](DeepChain& chain) { return chain.in_segments(chain.depth(), chain.input()); }},
+    {"from-input", 64,
+     [](DeepChain& chain) { return chain.from_input(chain.depth(), chain.input()); }},
 };
 
 struct Series {
@@ -142,7 +143,7 @@ void measure(Session& session, int depth, std::map<std::string, Series>& series)
   Race race(session, kMemoryLaw, nullptr);
   for (const Strategy& strategy : kStrategies) {
     if (depth > strategy.deepest) continue;
-    auto chain = std::make_shared<Chain>(depth);
+    auto chain = std::make_shared<DeepChain>(depth);
     const Step step = [chain, &strategy] { strategy.forward(*chain).sum().backward(); };
     step();
     const std::int64_t before = chain->layers_run();

@@ -156,6 +156,7 @@ int run_command_line(int argc, const char* const* argv) {
   add_train(program, chosen);
   add_compare(program, chosen);
   add_frontier(program, chosen);
+  add_plan(program, chosen);
   add_simulate(program, chosen);
   add_info(program, chosen);
   const int exit_code = parse_and_run(program, chosen, argc, argv);

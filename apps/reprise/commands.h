@@ -24,6 +24,7 @@ using Chosen = std::function<int()>;
 void add_train(CLI::App& program, Chosen& chosen);
 void add_compare(CLI::App& program, Chosen& chosen);
 void add_frontier(CLI::App& program, Chosen& chosen);
+void add_plan(CLI::App& program, Chosen& chosen);
 void add_simulate(CLI::App& program, Chosen& chosen);
 void add_info(CLI::App& program, Chosen& chosen);
 

@@ -2,16 +2,23 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <reprise/error.h>
+#include <reprise/plan.h>
 #include <reprise/simulate.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <iterator>
+#include <map>
+#include <nlohmann/json.hpp>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "apps/reprise/asked_budget.h"
 #include "apps/reprise/device.h"
 #include "apps/reprise/options.h"
 #include "apps/reprise/park.h"
+#include "apps/reprise/planned_budgets.h"
 #include "apps/reprise/step_trace_file.h"
 #include "models/strategy.h"
 
@@ -149,6 +156,22 @@ bool fits(const std::string& strategy, std::int64_t layers) {
   }
 }
 
+// Two results in one file, or one in the place of what it was made from.
+void refuse_same_files(const std::vector<std::pair<const char*, std::string>>& files) {
+  std::map<std::filesystem::path, const char*> known;
+  for (const auto& [option, path] : files) {
+    if (path.empty()) continue;
+    std::error_code error;
+    std::filesystem::path place = std::filesystem::weakly_canonical(path, error);
+    // A pipe or a terminal takes all of them.
+    if (error || (exists(place, error) && !is_regular_file(place, error))) continue;
+    const auto [at, is_new] = known.try_emplace(std::move(place), option);
+    if (is_new) continue;
+    throw UsageError(
+        fmt::format("{} is '{}', which {} is already: give another", option, path, at->second));
+  }
+}
+
 }  // namespace
 
 void check(FrontierOptions& options) {
@@ -156,6 +179,43 @@ void check(FrontierOptions& options) {
   for (const std::string& budget : options.budgets) AskedBudget::parse("--budgets", budget);
   check_budget_options(options, /*has_budget=*/true, "");
   require_cpu_for_budget("reprise frontier", options.device);
+}
+
+void check(PlanOptions& options) {
+  check_run(options);
+  if (options.planners.empty()) options.planners = {"rotor"};
+  if (options.budgets.empty()) options.budgets = {"100%", "75%", "50%", "35%", "25%"};
+  for (const std::string& planner : options.planners) planner_named(planner);
+  // What a share is of is not known yet; whether it is one, is.
+  for (const std::string& budget : options.budgets) read_planned_budget(budget, MB(1));
+  const bool is_one = options.planners.size() == 1 && options.budgets.size() == 1;
+  for (const auto& [option, path] : {std::pair("--picture", &options.picture),
+                                     std::pair("--schedule-out", &options.schedule_out)}) {
+    if (is_one || path->empty()) continue;
+    throw UsageError(
+        fmt::format("{} is of one schedule: give one --planner and one --budget", option));
+  }
+  refuse_same_files({{"CHAIN", options.chain},
+                     {"--chain-out", options.chain_out},
+                     {"--picture", options.picture},
+                     {"--schedule-out", options.schedule_out}});
+  if (options.chain.empty()) return;
+  if (!options.chain_out.empty()) {
+    throw UsageError("--chain-out is for a chain that is measured: leave it out, or CHAIN");
+  }
+  // Whatever describes a model or a machine has no effect on figures from a file.
+  RunOptions untouched;
+  check_run(untouched);
+  const nlohmann::json given = describe(static_cast<const RunOptions&>(options));
+  const nlohmann::json usual = describe(untouched);
+  for (const auto& [name, value] : usual.items()) {
+    if (given.at(name) == value) continue;
+    throw UsageError(fmt::format(
+        "--{} has no effect with CHAIN, which has its figures: leave one of them out", name));
+  }
+  if (options.device != untouched.device || options.threads != untouched.threads) {
+    throw UsageError("--device and --threads have no effect with CHAIN: leave them out");
+  }
 }
 
 void check(TrainOptions& options) {

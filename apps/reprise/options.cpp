@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <reprise/plan.h>
 #include <reprise/simulate.h>
 
 #include <algorithm>
@@ -41,10 +42,15 @@ void bind_model(CLI::App& command, RunOptions& options) {
              "fused, or unfused (stores context² weights)");
   model.real("--dropout", options.gpt.dropout, {.least = 0, .most = 1, .without_most = true},
              "probability in [0, 1)");
+}
+
+void bind_data(CLI::App& command, RunOptions& options, bool has_text = true) {
   OptionGroup data(command, "Data");
-  data.paths("--data", options.data,
-             "text files, or folders to search for prose and source code, without\n"
-             "hidden and build folders; if not given, those of this repository");
+  if (has_text) {
+    data.paths("--data", options.data,
+               "text files, or folders to search for prose and source code, without\n"
+               "hidden and build folders; if not given, those of this repository");
+  }
   data.whole("--batch", options.batch, {1, kMostSize}, "sequences run at once");
   data.whole("--seed", options.seed, {0, kMostSeed},
              "of weights, dropout and the order of the data");
@@ -101,6 +107,7 @@ const std::vector<std::string>& usual_strategies() {
 
 void bind(CLI::App& command, TrainOptions& options) {
   bind_model(command, options);
+  bind_data(command, options);
   OptionGroup training(command, "Training");
   training.whole("--steps", options.steps, {1, kMostSteps},
                  "optimizer steps in all, those before a resume included");
@@ -168,6 +175,7 @@ void bind(CLI::App& command, CompareOptions& options) {
   bind_regions(measuring, options);
   bind_budget_options(measuring, options);
   bind_model(command, options);
+  bind_data(command, options);
   bind_machine(command, options);
 }
 
@@ -180,8 +188,31 @@ void bind(CLI::App& command, FrontierOptions& options) {
   measuring.whole("--steps", options.steps, {1, kMostSteps}, "timed steps under each budget");
   bind_budget_options(measuring, options);
   bind_model(command, options);
+  bind_data(command, options);
   OptionGroup chart(command, "Chart");
   chart.path("--svg", "FILE", options.svg, "draw peak and time to it");
+  bind_machine(command, options);
+}
+
+void bind(CLI::App& command, PlanOptions& options) {
+  OptionGroup input(command, "Chain");
+  input.path("CHAIN", "FILE", options.chain,
+             "the stages' seconds and bytes, as JSON (docs/planning.md); if not given, the\n"
+             "blocks of a model are measured, one by one");
+  OptionGroup planning(command, "Planning");
+  planning.names("--planner", options.planners, "rotor",
+                 fmt::format("with commas between: {}", fmt::join(planner_names(), ", ")).c_str());
+  planning.names("--budget", options.budgets, "100%,75%,50%,35%,25%",
+                 "for activations, temporaries and gradients, with commas between: shares of\n"
+                 "the plain step's (0.5, 50%), or bytes (400MB, 8GiB)");
+  bind_model(command, options);
+  bind_data(command, options, /*has_text=*/false);
+  OptionGroup files(command, "Files");
+  files.path("--picture", "FILE", options.picture, "draw the schedule to it as SVG");
+  files.path("--schedule-out", "FILE", options.schedule_out,
+             "write the schedule to it as JSON, for checkpoint_sequential()");
+  files.path("--chain-out", "FILE", options.chain_out,
+             "write what was measured to it as JSON, to plan from it again");
   bind_machine(command, options);
 }
 

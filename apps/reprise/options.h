@@ -66,10 +66,17 @@ struct FrontierOptions : CompareOptions {
   std::string svg;
 };
 
+struct PlanOptions : RunOptions {
+  std::string chain;  // a file; empty: the model is measured
+  std::vector<std::string> planners, budgets;
+  std::string picture, schedule_out, chain_out;
+};
+
 // Makes `command` fill `options`, which must live as long as the command.
 void bind(CLI::App& command, TrainOptions& options);
 void bind(CLI::App& command, CompareOptions& options);
 void bind(CLI::App& command, FrontierOptions& options);
+void bind(CLI::App& command, PlanOptions& options);
 
 // What `reprise compare` measures if nothing is named and the model is deep enough.
 const std::vector<std::string>& usual_strategies();
@@ -79,6 +86,7 @@ const std::vector<std::string>& usual_strategies();
 void check(TrainOptions& options);
 void check(CompareOptions& options);
 void check(FrontierOptions& options);
+void check(PlanOptions& options);
 
 // What every region is given.
 CheckpointOptions region_options(const RunOptions& options);

@@ -5,15 +5,13 @@
 #include <reprise/simulate.h>
 
 #include <CLI/App.hpp>
-#include <algorithm>
-#include <charconv>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <optional>
 
 #include "apps/reprise/commands.h"
 #include "apps/reprise/figures.h"
 #include "apps/reprise/option_group.h"
+#include "apps/reprise/planned_budgets.h"
 #include "apps/reprise/streams.h"
 
 namespace reprise::app {
@@ -36,55 +34,6 @@ struct Simulated {
   SimulatedStep step;
 };
 
-std::vector<std::string> split(const char* option, const std::string& text) {
-  std::vector<std::string> parts;
-  for (std::size_t begin = 0; begin <= text.size();) {
-    const std::size_t end = std::min(text.find(',', begin), text.size());
-    parts.push_back(text.substr(begin, end - begin));
-    if (parts.back().find_first_not_of(' ') == std::string::npos) {
-      throw UsageError(fmt::format(
-          "{} is '{}': an entry is empty; write them with one comma between", option, text));
-    }
-    begin = end + 1;
-  }
-  return parts;
-}
-
-// A share of the plain peak: "0.5", "50%". Empty for anything else.
-std::optional<double> read_share(std::string_view text) {
-  const bool is_percent = text.ends_with('%');
-  if (is_percent) text.remove_suffix(1);
-  double share = 0;
-  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), share);
-  if (error != std::errc() || stop != text.data() + text.size()) return std::nullopt;
-  if (is_percent) share /= 100;
-  // Without a sign of percent, more than the whole is a number of bytes.
-  if (!(share > 0) || share > (is_percent ? 1000 : 1)) return std::nullopt;
-  return share;
-}
-
-Bytes read_budget(std::string_view text, Bytes plain_peak) {
-  if (text.find('+') < text.find_first_of("0123456789.")) {
-    throw UsageError(fmt::format(
-        "--budget is '{}': bytes above what is live before a step need a step that runs, as in "
-        "`reprise frontier`; give a share of the plain peak (0.5 or 50%) or all bytes (400MB, "
-        "8GiB)",
-        text));
-  }
-  if (const auto share = read_share(text)) {
-    return Bytes(static_cast<std::int64_t>(*share * static_cast<double>(plain_peak.count)));
-  }
-  try {
-    const Bytes bytes = parse_bytes(text);
-    if (bytes > Bytes(0)) return bytes;
-  } catch (const UsageError&) {
-    // Says what bytes are, but not that a share would do as well.
-  }
-  throw UsageError(fmt::format(
-      "--budget is '{}': give a share of the plain peak (0.5 or 50%) or bytes (400MB, 8GiB)",
-      text));
-}
-
 const char* name_of(SimulatedStep::Outcome outcome) {
   switch (outcome) {
     case SimulatedStep::Outcome::kFits:
@@ -95,10 +44,6 @@ const char* name_of(SimulatedStep::Outcome outcome) {
       return "too slow";
   }
   return "fits";
-}
-
-double share(Bytes part, Bytes whole) {
-  return whole > Bytes(0) ? static_cast<double>(part.count) / static_cast<double>(whole.count) : 1;
 }
 
 void print_table(const Options& options, const StepTrace& trace,
@@ -155,13 +100,13 @@ int simulate(const Options& options) {
   if (options.trace.empty()) {
     throw UsageError("no trace was given: name a file of JSON lines, as `reprise simulate TRACE`");
   }
-  const auto heuristics = split("--heuristic", options.heuristics);
-  const auto budgets = split("--budget", options.budgets);
+  const auto heuristics = split_list("--heuristic", options.heuristics);
+  const auto budgets = split_list("--budget", options.budgets);
   const StepTrace trace = StepTrace::read(options.trace);
   std::vector<Simulated> all;
   for (const std::string& heuristic : heuristics) {
     for (const std::string& text : budgets) {
-      const Bytes budget = read_budget(text, trace.plain_peak());
+      const Bytes budget = read_planned_budget(text, trace.plain_peak());
       all.push_back({heuristic, budget,
                      trace.simulate({.budget = budget,
                                      .heuristic = heuristic,
