@@ -33,6 +33,8 @@ void tape_overhead(Session& session);
 void tape_budget(Session& session);
 void rotor_solve(Session& session);
 void chain_quality(Session& session);
+void hindsight_quality(Session& session);
+void hindsight_vs_ilp(Session& session);
 void simulate(Session& session);
 
 }  // namespace reprise::bench

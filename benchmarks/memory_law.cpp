@@ -196,6 +196,9 @@ void memory_law(Session& session) {
     report_exact(session, std::string("extra forwards, ") + strategy,
                  farthest_from_one(series[strategy].extra_forwards), "×forward", one);
   }
+  const Point& longest = series["from-input"].extra_forwards.back();
+  report_exact(session, fmt::format("extra forwards, from-input, L={:g}", longest.depth),
+               longest.value, "×forward");
   exponent("layers run again", "from-input", series["from-input"].layers_again,
            {.at_most = 2.1, .at_least = 1.9});
   for (const char* strategy : {"none", "sqrt", "every-block"}) {

@@ -8,10 +8,12 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/reprise/commands.h"
+#include "apps/reprise/compare_planners.h"
 #include "apps/reprise/comparison.h"
 #include "apps/reprise/comparison_report.h"
 #include "apps/reprise/device.h"
 #include "apps/reprise/figures.h"
+#include "apps/reprise/fill_budget.h"
 #include "apps/reprise/interrupt.h"
 #include "apps/reprise/memory_need.h"
 #include "apps/reprise/streams.h"
@@ -76,6 +78,8 @@ void print_json(const CompareOptions& options, const std::vector<Measured>& all,
 int compare(CompareOptions options) {
   const InterruptScope interrupt;
   check(options);
+  if (!options.planners.empty()) return compare_planners(options);
+  if (options.fill_budget) return fill_budget(options);
   const c10::Device device = parse_device(options.device);
   check_memory(options, kCopiesInComparisons, device);
   std::vector<Measured> all = strategies_to_measure(options.strategies, device);

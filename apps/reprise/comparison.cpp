@@ -66,7 +66,7 @@ Comparison::Comparison(const CompareOptions& options, const TextData& data, c10:
   if (!device.is_cpu()) at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);
   clock_.watch(network_);
   network_.model()->train();
-  allocate_gradients(*network_.model());
+  if (options.planners.empty()) allocate_gradients(*network_.model());
   oldest_ = at::ones({}).requires_grad_() * 1;
 }
 
@@ -112,7 +112,9 @@ int Comparison::run(std::vector<Measured>& all) {
 void Comparison::measure(Measured& measured, std::int64_t round, GradientBits& expected) {
   try {
     round == 0 ? examine(measured) : time(measured, round);
-    if (expected.empty()) {
+    if (measured.batch != 0) {
+      // Other sequences, other gradients.
+    } else if (expected.empty()) {
       expected = gradient_bits(*network_.model());
     } else if (!measured.difference) {
       measured.difference = first_difference(*network_.model(), expected);
@@ -136,7 +138,7 @@ void Comparison::measure_training() {
   const Bytes moments = moment_bytes(*network_.model());
   network_.model()->zero_grad();
   const PeakScope memory(network_.device());
-  network_.run_backward(begin_round(0), models::Strategy::parse("none"));
+  network_.run_backward(begin_round(0, 0), models::Strategy::parse("none"));
   training_ = need_of_training(*network_.model(), memory.live_at_start() + moments,
                                memory.peak() + moments);
   network_.model()->zero_grad();
@@ -163,21 +165,39 @@ std::shared_ptr<MemoryBudget> Comparison::make_budget(Bytes limit) const {
 }
 
 // Everything that decides the gradients depends on the round alone.
-Batch Comparison::begin_round(std::int64_t round) {
-  const auto starts = random_starts(options_.seed, round, options_.batch, data_.training.size(),
-                                    options_.gpt.context);
+Batch Comparison::begin_round(std::int64_t round, std::int64_t batch) {
+  const auto starts = random_starts(options_.seed, round, batch > 0 ? batch : options_.batch,
+                                    data_.training.size(), options_.gpt.context);
   at::manual_seed(static_cast<std::uint64_t>(options_.seed) + static_cast<std::uint64_t>(round));
   return cut(data_.training, starts, options_.gpt.context, network_.device());
 }
 
+void Comparison::clear() {
+  if (options_.planners.empty()) {
+    clear_gradients(*network_.model());
+  } else {
+    network_.model()->zero_grad();
+  }
+}
+
+Bytes Comparison::peak_of(const Measured& measured) {
+  const PeakScope memory(network_.device());
+  seconds_of_step(measured, 0);
+  return memory.peak();
+}
+
 double Comparison::seconds_of_step(const Measured& measured, std::int64_t round) {
-  clear_gradients(*network_.model());
-  const Batch batch = begin_round(round);
+  clear();
+  const Batch batch = begin_round(round, measured.batch);
   synchronize(network_.device());
   const auto start = std::chrono::steady_clock::now();
   std::optional<MemoryBudget::Step> managed;
   if (measured.budget) managed.emplace(measured.budget->step());
-  network_.run_backward(batch, measured.strategy);
+  if (measured.schedule) {
+    network_.run_backward(batch, *measured.schedule);
+  } else {
+    network_.run_backward(batch, measured.strategy);
+  }
   if (managed) managed->finish();
   synchronize(network_.device());
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -185,6 +205,7 @@ double Comparison::seconds_of_step(const Measured& measured, std::int64_t round)
 
 void Comparison::examine(Measured& measured) {
   open_budget(measured);
+  clear();
   const PeakScope memory(network_.device());
   clock_.start(network_.device());
   const double seconds = seconds_of_step(measured, 0);

@@ -3,7 +3,8 @@
 // Round after round every strategy runs one step on the same weights, batch and random state, so
 // that a machine that slows down or warms up does so for all. Nothing is updated. The first round
 // measures memory and the time spent recomputing; later ones only the clock. Gradients are
-// allocated beforehand: what is measured is forward and backward.
+// allocated beforehand: what is measured is forward and backward. Where planners are compared,
+// steps make their gradients themselves, as planners count them.
 //
 // A training step has AdamW's moments beside, and no gradients before it. A budget that is a share
 // is that of a training step: activations get the same room here as there.
@@ -16,6 +17,7 @@
 #include <c10/core/Device.h>
 #include <reprise/bytes.h>
 #include <reprise/memory_budget.h>
+#include <reprise/schedule.h>
 
 #include <cstdint>
 #include <memory>
@@ -40,9 +42,18 @@ struct Measured {
   explicit Measured(models::Strategy s) : name(s.name()), strategy(std::move(s)) {}
   Measured(std::string of, AskedBudget asked)
       : name(std::move(of)), strategy(models::Strategy::parse("none")), asked(std::move(asked)) {}
+  Measured(std::string of, reprise::Schedule planned)
+      : name(std::move(of)),
+        strategy(models::Strategy::parse("none")),
+        schedule(std::make_shared<const reprise::Schedule>(std::move(planned))) {}
 
   std::string name;
   models::Strategy strategy;
+  std::shared_ptr<const reprise::Schedule>
+      schedule;  // of the model's chain; null: as the strategy says
+  // Sequences at once; 0: the options' number. With a number of its own a step's gradients are no
+  // other step's.
+  std::int64_t batch = 0;
   std::optional<AskedBudget> asked;
   Bytes limit;                           // that `asked` comes to, in these steps
   Bytes training_limit;                  // and in those of `reprise train`
@@ -77,6 +88,10 @@ class Comparison {
   // Milliseconds of one step of the first round under a budget of so many bytes; nullopt if it
   // cannot be run in them. Only after measure_plain().
   std::optional<double> milliseconds_within(Bytes limit);
+  // The most bytes alive in a step of so many sequences under that strategy, which is run.
+  Bytes peak_of(const Measured& measured);
+  // The first round's.
+  Batch first_batch() { return begin_round(0, 0); }
   // Of the plain step, and live before it.
   Bytes plain_peak() const { return peak_; }
   Bytes live() const { return live_; }
@@ -94,7 +109,8 @@ class Comparison {
   std::shared_ptr<MemoryBudget> make_budget(Bytes limit) const;
   void open_budget(Measured& measured);
   void measure_training();
-  Batch begin_round(std::int64_t round);
+  Batch begin_round(std::int64_t round, std::int64_t batch);
+  void clear();
   void examine(Measured& measured);
   void time(Measured& measured, std::int64_t round);
   void measure(Measured& measured, std::int64_t round, GradientBits& expected);

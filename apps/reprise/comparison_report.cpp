@@ -45,6 +45,17 @@ std::string verdict_of(const Measured& each) {
   return each.is_over_budget ? "does not fit" : "failed";
 }
 
+Spread spread_of(const Measured& each, const Measured& plain) {
+  Spread spread;
+  const std::size_t rounds = std::min(each.milliseconds.size(), plain.milliseconds.size());
+  for (std::size_t i = 0; i < rounds; ++i) {
+    const double ratio = each.milliseconds[i] / plain.milliseconds[i];
+    spread.lowest = i == 0 ? ratio : std::min(spread.lowest, ratio);
+    spread.highest = std::max(spread.highest, ratio);
+  }
+  return spread;
+}
+
 std::string percent(double part) { return fmt::format("{:.0f} %", 100 * part); }
 
 nlohmann::json json_of(const Measured& each, const Measured& plain) {
@@ -56,9 +67,12 @@ nlohmann::json json_of(const Measured& each, const Measured& plain) {
                  {"gradients_equal", !each.difference}});
   }
   if (!each.milliseconds.empty()) {
+    const Spread spread = spread_of(each, plain);
     json.update({{"timed_steps", each.milliseconds.size()},
                  {"ms_per_step", each.typical_milliseconds()},
-                 {"ratio_to_none", each.ratio_to(plain)}});
+                 {"ratio_to_none", each.ratio_to(plain)},
+                 {"lowest_ratio", spread.lowest},
+                 {"highest_ratio", spread.highest}});
   }
   if (each.asked) json.update(budget_of(each));
   if (!each.failure.empty()) json["failure"] = each.failure;

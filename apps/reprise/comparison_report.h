@@ -18,6 +18,12 @@ bool is_shown(const Measured& each);
 std::string verdict_of(const Measured& each);
 std::string percent(double part);  // "12 %"
 
+// Of a step's time as multiples of the plain step's, over the rounds.
+struct Spread {
+  double lowest = 0, highest = 0;
+};
+Spread spread_of(const Measured& each, const Measured& plain);
+
 // Of `sum` over so many steps under a budget: the means that a step comes to.
 nlohmann::json per_step(const reprise::StepReport& sum, std::size_t steps);
 

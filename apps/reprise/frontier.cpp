@@ -108,21 +108,6 @@ void add_budgets(const FrontierOptions& options, Comparison& comparison,
   }
 }
 
-struct Spread {
-  double lowest = 0, highest = 0;
-};
-
-Spread spread_of(const Measured& each, const Measured& plain) {
-  Spread spread;
-  const std::size_t rounds = std::min(each.milliseconds.size(), plain.milliseconds.size());
-  for (std::size_t i = 0; i < rounds; ++i) {
-    const double ratio = each.milliseconds[i] / plain.milliseconds[i];
-    spread.lowest = i == 0 ? ratio : std::min(spread.lowest, ratio);
-    spread.highest = std::max(spread.highest, ratio);
-  }
-  return spread;
-}
-
 std::vector<std::string> row_of_point(const Measured& each, const Measured& plain) {
   std::vector<std::string> row = {each.name, "-", "-", "-", "-", "-", "-", "-", verdict_of(each)};
   if (each.is_examined) {
@@ -163,9 +148,6 @@ void print_json(const FrontierOptions& options, const std::vector<Measured>& all
   for (const Measured& each : all) {
     if (!is_shown(each)) continue;
     rows.push_back(json_of(each, all.front()));
-    if (each.milliseconds.empty()) continue;
-    const Spread spread = spread_of(each, all.front());
-    rows.back().update({{"lowest_ratio", spread.lowest}, {"highest_ratio", spread.highest}});
   }
   const nlohmann::json result = {{"options", describe(options)},
                                  {"device", comparison.network().device().str()},

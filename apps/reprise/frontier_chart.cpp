@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <utility>
 
 namespace reprise::app {
@@ -26,6 +27,11 @@ text { font-family: system-ui, -apple-system, "Segoe UI", Helvetica, Arial, sans
 .line { fill: none; stroke: #2f6fbf; stroke-width: 2 }
 .spread { stroke: #2f6fbf; stroke-width: 1.5; opacity: 0.55 }
 </style>)";
+
+constexpr const char* kColors[] = {"#2f6fbf", "#d97706", "#15803d", "#9333ea",
+                                   "#be123c", "#0f766e", "#6b7280"};
+
+const char* color_of(std::size_t series) { return kColors[series % std::size(kColors)]; }
 
 std::string escaped(const std::string& text) {
   std::string safe;
@@ -79,7 +85,11 @@ class Drawing {
 
   std::string text() {
     draw_frame();
-    draw_budgets();
+    for (std::size_t i = 0; i < std::max<std::size_t>(chart_.series.size(), 1); ++i) {
+      draw_line(i, ChartPoint::Kind::kBudget);
+      draw_line(i, ChartPoint::Kind::kPrediction);
+    }
+    draw_legend();
     for (const ChartPoint& point : chart_.points) draw(point);
     draw_labels();
     draw_misfits();
@@ -124,18 +134,37 @@ class Drawing {
     }
   }
 
-  void draw_budgets() {
+  void draw_line(std::size_t series, ChartPoint::Kind kind) {
     std::vector<std::pair<double, double>> line;
+    // Where there is one line, it begins at the plain step.
+    const bool with_plain = chart_.series.empty() && kind == ChartPoint::Kind::kBudget;
     for (const ChartPoint& point : chart_.points) {
-      if (point.kind == ChartPoint::Kind::kRegions) continue;
+      const bool is_plain = point.kind == ChartPoint::Kind::kPlain;
+      if (is_plain ? !with_plain : point.kind != kind || point.series != series) continue;
       line.emplace_back(point.megabytes, point.ratio);
     }
+    if (line.empty()) return;
     std::ranges::sort(line);
     std::string path;
     for (const auto& [megabytes, ratio] : line) {
       path += fmt::format("{}{:.1f} {:.1f}", path.empty() ? "M" : "L", x_(megabytes), y_(ratio));
     }
-    svg_ += fmt::format("<path class=\"line\" d=\"{}\"/>\n", path);
+    svg_ += fmt::format("<path class=\"line\" style=\"stroke:{}{}\" d=\"{}\"/>\n", color_of(series),
+                        kind == ChartPoint::Kind::kPrediction ? ";stroke-dasharray:4 4" : "", path);
+  }
+
+  // From the right to the left.
+  void draw_legend() {
+    if (chart_.series.empty()) return;
+    double x = kRight;
+    for (std::size_t i = chart_.series.size(); i-- > 0;) {
+      x -= 7.2 * static_cast<double>(chart_.series[i].size());
+      write(x, 82, "axis", "start", chart_.series[i]);
+      x -= 10;
+      svg_ += fmt::format(R"(<circle cx="{:.1f}" cy="78" r="5" fill="{}"/>)", x, color_of(i));
+      x -= 16;
+    }
+    write(kRight, 36, "quiet", "end", "filled: measured, hollow: predicted");
   }
 
   void draw(const ChartPoint& point) {
@@ -144,12 +173,19 @@ class Drawing {
     svg_ += fmt::format("<g><title>{}: {:.1f} MB, {:.3f}× plain ({:.3f} to {:.3f})</title>\n",
                         escaped(point.label), point.megabytes, point.ratio, point.lowest,
                         point.highest);
+    if (point.kind == ChartPoint::Kind::kPrediction) {
+      svg_ += fmt::format(
+          R"(<circle cx="{:.1f}" cy="{:.1f}" r="5" fill="#fff" stroke="{}" stroke-width="1.5"/></g>)"
+          "\n",
+          x, y, color_of(point.series));
+      return;
+    }
     rule(x, y_(std::max(point.lowest, y_.first)), x, y_(std::min(point.highest, y_.last)),
          "spread");
     if (point.kind == ChartPoint::Kind::kBudget) {
       svg_ += fmt::format(
-          R"(<circle cx="{:.1f}" cy="{:.1f}" r="5" fill="#2f6fbf" stroke="#fff" stroke-width="1.5"/>)",
-          x, y);
+          R"(<circle cx="{:.1f}" cy="{:.1f}" r="5" fill="{}" stroke="#fff" stroke-width="1.5"/>)",
+          x, y, color_of(point.series));
     } else {
       const bool is_plain = point.kind == ChartPoint::Kind::kPlain;
       const std::string turn =

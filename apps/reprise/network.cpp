@@ -44,6 +44,34 @@ at::Tensor Network::run_backward(const Batch& batch, const models::Strategy& str
   return mean.detach();
 }
 
+std::vector<TensorFunction> Network::chain(const at::Tensor& targets) {
+  std::vector<TensorFunction> functions;
+  for (const models::Layer& layer : layers_) {
+    functions.push_back([layer, device = device_, dtype = options_.dtype](const at::Tensor& x) {
+      const Autocast autocast(device, dtype);
+      return layer(x);
+    });
+  }
+  functions.push_back([model = model_, targets, device = device_,
+                       dtype = options_.dtype](const at::Tensor& x) mutable {
+    const Autocast autocast(device, dtype);
+    return models::next_token_loss(model->head(x), targets);
+  });
+  return functions;
+}
+
+at::Tensor Network::embed(const at::Tensor& tokens) {
+  const Autocast autocast(device_, options_.dtype);
+  return model_->embed(tokens);
+}
+
+at::Tensor Network::run_backward(const Batch& batch, const reprise::Schedule& schedule) {
+  const at::Tensor mean = checkpoint_sequential(chain(batch.targets), schedule, embed(batch.tokens),
+                                                region_options(options_));
+  mean.backward();
+  return mean.detach();
+}
+
 at::Tensor Network::logits(const at::Tensor& tokens) {
   const c10::NoGradGuard no_grad;
   const Autocast autocast(device_, options_.dtype);

@@ -4,10 +4,12 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
+#include <reprise/schedule.h>
 
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "apps/reprise/batches.h"
 #include "apps/reprise/figures.h"
@@ -27,6 +29,12 @@ class Network {
   // Runs backward from `scale` times the loss, outside autocast; returns the loss without its
   // graph.
   at::Tensor run_backward(const Batch& batch, const models::Strategy& strategy, double scale = 1.0);
+  // The same of the layers as a chain under a schedule, whose last stage is chain()'s last.
+  at::Tensor run_backward(const Batch& batch, const reprise::Schedule& schedule);
+  // The layers, and as the last function the head and the loss: what planners see of the model.
+  std::vector<TensorFunction> chain(const at::Tensor& targets);
+  // What that chain is given.
+  at::Tensor embed(const at::Tensor& tokens);
   // Logits without a graph, [batch, time, vocabulary] in f32.
   at::Tensor logits(const at::Tensor& tokens);
 

@@ -4,9 +4,11 @@
 #include <reprise/error.h>
 #include <reprise/plan.h>
 #include <reprise/simulate.h>
+#include <reprise/step_plan.h>
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -172,7 +174,133 @@ void refuse_same_files(const std::vector<std::pair<const char*, std::string>>& f
   }
 }
 
+// Whatever describes a model or a machine has no effect on figures from a file.
+void refuse_model_with_file(const PlanOptions& options) {
+  if (!options.chain_out.empty()) {
+    throw UsageError("--chain-out is for a chain that is measured: leave it out, or FILE");
+  }
+  RunOptions untouched;
+  check_run(untouched);
+  // The search draws by it.
+  if (options.is_trace) untouched.seed = options.seed;
+  const nlohmann::json given = describe(static_cast<const RunOptions&>(options));
+  const nlohmann::json usual = describe(untouched);
+  for (const auto& [name, value] : usual.items()) {
+    if (given.at(name) == value) continue;
+    throw UsageError(fmt::format(
+        "--{} has no effect with FILE, which has its figures: leave one of them out", name));
+  }
+  if (options.device != untouched.device || options.threads != untouched.threads) {
+    throw UsageError("--device and --threads have no effect with FILE: leave them out");
+  }
+}
+
+void check_planner_names(const std::vector<std::string>& names) {
+  for (const std::string& name : names) {
+    if (name == "ilp" && !planners::has_ilp()) {
+      throw UsageError(
+          "--planners has 'ilp', but this build of reprise has no HiGHS: leave it out, or build "
+          "with REPRISE_HIGHS_LIBRARY");
+    }
+    if (!is_step_planner(name)) planner_named(name);
+  }
+}
+
+// `reprise compare --planners`.
+void check_planners(CompareOptions& options) {
+  const char* const idle = options.fill_budget                           ? "--fill-budget"
+                           : !options.strategies.empty()                 ? "--strategies"
+                           : options.heuristic != RunOptions().heuristic ? "--heuristic"
+                           : options.park.has_value()                    ? "--park"
+                           : options.reentrant                           ? "--reentrant"
+                                                                         : nullptr;
+  if (idle != nullptr) {
+    throw UsageError(fmt::format("{} has no effect with --planners: leave one of them out", idle));
+  }
+  check_planner_names(options.planners);
+  if (std::ranges::any_of(options.planners, is_step_planner)) {
+    require_cpu_for_budget("--planners hindsight", options.device);
+  }
+  if (options.planned_budgets.empty()) {
+    options.planned_budgets = {"100%", "75%", "50%", "35%", "25%"};
+  }
+  for (const std::string& budget : options.planned_budgets) read_planned_budget(budget, MB(1));
+}
+
+// Options of planners, without any.
+void check_unplanned(const CompareOptions& options) {
+  if (!options.svg.empty()) throw UsageError("--svg is of --planners: add it, or leave --svg out");
+  if (options.seconds != CompareOptions().seconds) {
+    throw UsageError("--seconds is of --planners: add it, or leave --seconds out");
+  }
+  if (!options.fill_budget) {
+    if (options.planned_budgets.empty()) return;
+    throw UsageError(
+        "--budget is of --planners and --fill-budget: add one of them, or measure a byte budget by "
+        "--strategies budget:" +
+        options.planned_budgets.front());
+  }
+  if (options.planned_budgets.size() != 1) {
+    throw UsageError("--fill-budget needs one budget: add --budget, such as --budget 2GB");
+  }
+  AskedBudget::parse("--budget", options.planned_budgets.front());
+  for (const std::string& strategy : options.strategies) {
+    if (!AskedBudget::of_strategy(strategy)) continue;
+    throw UsageError(fmt::format(
+        "--strategies has '{}': with --fill-budget every strategy has the bytes of --budget; leave "
+        "it out",
+        strategy));
+  }
+}
+
+// By its beginning: what is compressed, or has a step's first event or its format's name on it.
+// Reading it says more.
+bool is_step_trace(const std::string& path) {
+  std::error_code error;
+  if (path.empty() || !std::filesystem::is_regular_file(path, error)) return false;
+  std::string begin(4096, '\0');
+  std::ifstream file(path, std::ios::binary);
+  file.read(begin.data(), static_cast<std::streamsize>(begin.size()));
+  begin.resize(static_cast<std::size_t>(file.gcount()));
+  const auto has = [&](const char* text) { return begin.find(text) != std::string::npos; };
+  return begin.starts_with("\x1f\x8b") || has("\"INSTRUCTION\"") || has("\"reprise step\"");
+}
+
+// Of chains.
+void check_store(const PlanOptions& options) {
+  const bool offloads = std::ranges::count(options.planners, kOffloadPlanner) > 0;
+  if (offloads == (options.store_bandwidth > 0)) return;
+  throw UsageError(offloads ? "--planner rotor_offload needs the rate of a store: add "
+                              "--store-bandwidth, such as 2e9 for 2 GB a second"
+                            : "--store-bandwidth has no effect on these planners: add "
+                              "rotor_offload to --planner, or leave it out");
+}
+
+void check_trace(PlanOptions& options) {
+  if (options.planners.empty()) options.planners = {"hindsight"};
+  for (const std::string& planner : options.planners) {
+    if (is_step_planner(planner)) continue;
+    throw UsageError(fmt::format(
+        "--planner is '{}', which is none for a step's trace: choose hindsight or ilp", planner));
+  }
+  if (std::ranges::count(options.planners, "ilp") > 0 && !planners::has_ilp()) {
+    throw UsageError(
+        "--planner is 'ilp', but this build of reprise has no HiGHS: choose hindsight, or build "
+        "with "
+        "REPRISE_HIGHS_LIBRARY");
+  }
+  if (options.budgets.empty()) options.budgets = {"80%", "50%", "30%", "20%"};
+  for (const std::string& budget : options.budgets) read_planned_budget(budget, MB(1));
+  if (!options.picture.empty() || !options.schedule_out.empty()) {
+    throw UsageError(
+        "--picture and --schedule-out are of chains: with a step's trace --json has the plan");
+  }
+  refuse_model_with_file(options);
+}
+
 }  // namespace
+
+bool is_step_planner(const std::string& name) { return name == "hindsight" || name == "ilp"; }
 
 void check(FrontierOptions& options) {
   check_run(options);
@@ -183,9 +311,19 @@ void check(FrontierOptions& options) {
 
 void check(PlanOptions& options) {
   check_run(options);
+  options.is_trace = is_step_trace(options.chain);
+  if (options.is_trace) return check_trace(options);
+  const PlanOptions usual_search;
+  if (options.seconds != usual_search.seconds || options.moves != usual_search.moves) {
+    throw UsageError(
+        "--seconds and --moves are of hindsight, which plans for a trace: leave them out");
+  }
   if (options.planners.empty()) options.planners = {"rotor"};
+  check_store(options);
   if (options.budgets.empty()) options.budgets = {"100%", "75%", "50%", "35%", "25%"};
-  for (const std::string& planner : options.planners) planner_named(planner);
+  for (const std::string& planner : options.planners) {
+    if (planner != kOffloadPlanner) planner_named(planner);
+  }
   // What a share is of is not known yet; whether it is one, is.
   for (const std::string& budget : options.budgets) read_planned_budget(budget, MB(1));
   const bool is_one = options.planners.size() == 1 && options.budgets.size() == 1;
@@ -195,27 +333,11 @@ void check(PlanOptions& options) {
     throw UsageError(
         fmt::format("{} is of one schedule: give one --planner and one --budget", option));
   }
-  refuse_same_files({{"CHAIN", options.chain},
+  refuse_same_files({{"FILE", options.chain},
                      {"--chain-out", options.chain_out},
                      {"--picture", options.picture},
                      {"--schedule-out", options.schedule_out}});
-  if (options.chain.empty()) return;
-  if (!options.chain_out.empty()) {
-    throw UsageError("--chain-out is for a chain that is measured: leave it out, or CHAIN");
-  }
-  // Whatever describes a model or a machine has no effect on figures from a file.
-  RunOptions untouched;
-  check_run(untouched);
-  const nlohmann::json given = describe(static_cast<const RunOptions&>(options));
-  const nlohmann::json usual = describe(untouched);
-  for (const auto& [name, value] : usual.items()) {
-    if (given.at(name) == value) continue;
-    throw UsageError(fmt::format(
-        "--{} has no effect with CHAIN, which has its figures: leave one of them out", name));
-  }
-  if (options.device != untouched.device || options.threads != untouched.threads) {
-    throw UsageError("--device and --threads have no effect with CHAIN: leave them out");
-  }
+  if (!options.chain.empty()) refuse_model_with_file(options);
 }
 
 void check(TrainOptions& options) {
@@ -231,6 +353,8 @@ void check(TrainOptions& options) {
 
 void check(CompareOptions& options) {
   check_run(options);
+  if (!options.planners.empty()) return check_planners(options);
+  check_unplanned(options);
   if (options.strategies.empty()) {
     std::ranges::copy_if(usual_strategies(), std::back_inserter(options.strategies),
                          [&](const auto& each) { return fits(each, options.gpt.layers); });

@@ -172,6 +172,23 @@ void bind(CLI::App& command, CompareOptions& options) {
                    "budget:+54MB)")
                       .c_str());
   measuring.whole("--steps", options.steps, {1, kMostSteps}, "timed steps under each strategy");
+  measuring.flag("--fill-budget", options.fill_budget,
+                 "compare samples a second, each strategy with the largest batch whose\n"
+                 "step fits in --budget");
+  OptionGroup planning(command, "Planners");
+  planning.names("--planners", options.planners, "",
+                 fmt::format("compare planners instead of strategies, by predicted and measured\n"
+                             "figures: {},\nand predictions alone of hindsight, ilp",
+                             fmt::join(planner_names(), ", "))
+                     .c_str());
+  planning.names("--budget", options.planned_budgets, "",
+                 "of --planners, for all that a step adds to what is live before it: shares\n"
+                 "of the plain step's (50%), or bytes (400MB), with commas between; if not\n"
+                 "given 100%,75%,50%,35%,25%. Of --fill-budget, for all bytes alive: bytes, a\n"
+                 "share of the plain step's peak, or above what is live before it (+400MB)");
+  planning.real("--seconds", options.seconds, {.least = 0.01, .most = 1e6},
+                "for each search of hindsight and ilp");
+  planning.path("--svg", "FILE", options.svg, "draw what --planners predict and what is measured");
   bind_regions(measuring, options);
   bind_budget_options(measuring, options);
   bind_model(command, options);
@@ -195,16 +212,29 @@ void bind(CLI::App& command, FrontierOptions& options) {
 }
 
 void bind(CLI::App& command, PlanOptions& options) {
-  OptionGroup input(command, "Chain");
-  input.path("CHAIN", "FILE", options.chain,
-             "the stages' seconds and bytes, as JSON (docs/planning.md); if not given, the\n"
-             "blocks of a model are measured, one by one");
+  OptionGroup input(command, "Chain or step");
+  input.path("FILE", "PATH", options.chain,
+             "a chain's seconds and bytes, as JSON (docs/planning.md), or a step's operators,\n"
+             "as `reprise simulate` reads them; if not given, the blocks of a model are\n"
+             "measured, one by one");
   OptionGroup planning(command, "Planning");
-  planning.names("--planner", options.planners, "rotor",
-                 fmt::format("with commas between: {}", fmt::join(planner_names(), ", ")).c_str());
+  planning.names(
+      "--planner", options.planners, "rotor",
+      fmt::format("of chains, with commas between: {},\nrotor_offload; of steps: hindsight, "
+                  "ilp",
+                  fmt::join(planner_names(), ", "))
+          .c_str());
   planning.names("--budget", options.budgets, "100%,75%,50%,35%,25%",
                  "for activations, temporaries and gradients, with commas between: shares of\n"
                  "the plain step's (0.5, 50%), or bytes (400MB, 8GiB)");
+  planning.real("--seconds", options.seconds, {.least = 0.01, .most = 1e6},
+                "for the search of a step's plan, at each budget");
+  planning.whole("--moves", options.moves, {0, 1'000'000'000'000},
+                 "of hindsight's search instead, which makes its plan the same each time; 0: by\n"
+                 "--seconds");
+  planning.real("--store-bandwidth", options.store_bandwidth, {.least = 0, .most = 1e15},
+                "bytes a second, each way, of a store that values may wait in: of\n"
+                "rotor_offload, hindsight and ilp; transfers are waited for. 0: no store");
   bind_model(command, options);
   bind_data(command, options, /*has_text=*/false);
   OptionGroup files(command, "Files");

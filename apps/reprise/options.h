@@ -58,17 +58,31 @@ struct TrainOptions : RunOptions {
 struct CompareOptions : RunOptions {
   std::vector<std::string> strategies;  // empty: the usual ones that fit the model
   std::int64_t steps = 5;
+  std::vector<std::string> planners;  // instead of strategies
+  std::vector<std::string> planned_budgets;
+  double seconds = 10;       // of planners that search
+  bool fill_budget = false;  // whether strategies are compared at the largest batches
+  std::string svg;
 };
+
+// Whether a planner is for steps, and not for chains: "hindsight", "ilp".
+bool is_step_planner(const std::string& name);
 
 // Measures strategies "none", "every-block", and budgets.
 struct FrontierOptions : CompareOptions {
   std::vector<std::string> budgets;  // empty: as frontier.cpp chooses
-  std::string svg;
 };
 
+// A planner that planner_named() does not know, for it needs a rate.
+inline constexpr const char* kOffloadPlanner = "rotor_offload";
+
 struct PlanOptions : RunOptions {
-  std::string chain;  // a file; empty: the model is measured
+  std::string chain;      // a file; empty: the model is measured
+  bool is_trace = false;  // and it holds a step's operators
   std::vector<std::string> planners, budgets;
+  double seconds = 10;
+  std::int64_t moves = 0;
+  double store_bandwidth = 0;  // bytes a second, each way; 0: there is no store
   std::string picture, schedule_out, chain_out;
 };
 

@@ -1,5 +1,5 @@
 // `reprise plan`: which stages of a chain to keep and which to run again, in how many bytes and at
-// what cost, before any step is run.
+// what cost, before any step is run; for a step's trace, which operators (plan_step.h).
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <reprise/error.h>
@@ -18,6 +18,7 @@
 #include "apps/reprise/network.h"
 #include "apps/reprise/new_file.h"
 #include "apps/reprise/options.h"
+#include "apps/reprise/plan_step.h"
 #include "apps/reprise/planned_budgets.h"
 #include "apps/reprise/streams.h"
 
@@ -28,7 +29,7 @@ namespace {
 struct Planned {
   std::string planner;
   Bytes budget;
-  std::optional<Schedule> schedule;
+  std::optional<reprise::Schedule> schedule;
   ScheduleCost cost;
   std::string failure;  // why there is none
 };
@@ -56,6 +57,13 @@ Chain measured_chain(const PlanOptions& options) {
   return chain;
 }
 
+ChainPlanner planner_of(const PlanOptions& options, const std::string& name) {
+  if (name != kOffloadPlanner) return planner_named(name);
+  return [store = TransferRate{options.store_bandwidth}](const Chain& chain, Bytes budget) {
+    return planners::rotor_offload(chain, budget, store);
+  };
+}
+
 std::vector<Planned> plan_all(const PlanOptions& options, const Chain& chain, Bytes plain_peak) {
   std::vector<Planned> all;
   for (const std::string& planner : options.planners) {
@@ -63,8 +71,8 @@ std::vector<Planned> plan_all(const PlanOptions& options, const Chain& chain, By
       Planned& row =
           all.emplace_back(Planned{planner, read_planned_budget(text, plain_peak), {}, {}, {}});
       try {
-        row.schedule = planner_named(planner)(chain, row.budget);
-        row.cost = check(chain, *row.schedule);
+        row.schedule = planner_of(options, planner)(chain, row.budget);
+        row.cost = check(chain, *row.schedule, {options.store_bandwidth});
       } catch (const BudgetError& error) {
         row.failure = error.what();
       }
@@ -104,7 +112,7 @@ void print_table(const PlanOptions& options, const Chain& chain, Bytes plain_pea
   // A picture of more columns would be broken into lines.
   constexpr std::size_t kWidest = 100;
   if (all.size() == 1 && all[0].schedule && all[0].schedule->steps.size() <= kWidest) {
-    print_result(picture(chain, *all[0].schedule) + "\n");
+    print_result(picture(chain, *all[0].schedule, {options.store_bandwidth}) + "\n");
   }
 }
 
@@ -119,6 +127,7 @@ void print_json(const PlanOptions& options, const Chain& chain, Bytes plain_peak
       row.update({{"peak_bytes", each.cost.peak.count},
                   {"seconds", each.cost.time.count()},
                   {"recompute_seconds", each.cost.recompute.count()},
+                  {"transfer_seconds", each.cost.transfer.count()},
                   {"slowdown", slowdown(chain, each.cost)},
                   {"forwards", each.cost.forwards},
                   {"schedule", nlohmann::json::parse(each.schedule->json())}});
@@ -149,6 +158,7 @@ void write(const std::unique_ptr<NewFile>& file, const std::string& text) {
 
 int plan(PlanOptions options) {
   check(options);
+  if (options.is_trace) return plan_step(options);
   const auto picture_file = begin(options.picture, "--picture");
   const auto schedule_file = begin(options.schedule_out, "--schedule-out");
   const auto chain_file = begin(options.chain_out, "--chain-out");
@@ -161,7 +171,8 @@ int plan(PlanOptions options) {
                : print_table(options, chain, plain_peak, all);
   if (all[0].schedule) {
     write(schedule_file, all[0].schedule->json());
-    if (picture_file) write(picture_file, picture_svg(chain, *all[0].schedule));
+    if (picture_file)
+      write(picture_file, picture_svg(chain, *all[0].schedule, {options.store_bandwidth}));
   }
   const auto fits = [](const Planned& each) { return each.schedule.has_value(); };
   if (std::ranges::any_of(all, fits)) return 0;

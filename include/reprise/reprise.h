@@ -19,6 +19,7 @@
 #include <reprise/schedule.h>
 #include <reprise/selective.h>
 #include <reprise/simulate.h>
+#include <reprise/step_plan.h>
 #include <reprise/store.h>
 #include <reprise/trace_recorder.h>
 #include <reprise/version.h>

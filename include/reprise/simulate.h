@@ -20,10 +20,17 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 namespace reprise {
+
+class StepTrace;
+namespace plan {
+struct Trace;
+const Trace& trace_of(const StepTrace& trace);
+}  // namespace plan
 
 // Which value goes first when bytes are needed: the one with the lowest score. Cost is the seconds
 // that making it again takes, staleness the seconds since it was last used.
@@ -69,9 +76,16 @@ struct SimulatedStep {
 
 class StepTrace {
  public:
-  // Throws UsageError: "FILE:LINE: reason" for a line that is not an event as it should be, or the
-  // reason why the file cannot be read.
+  // A log of events, or the step as one JSON document, which docs/planning.md describes; either may
+  // be compressed by gzip. Throws UsageError: "FILE:LINE: reason" for a line that is not an event
+  // as it should be, "FILE:LINE: field: reason" for a field of a document, or the reason why the
+  // file cannot be read.
   static StepTrace read(const std::filesystem::path& file);
+  // The same from memory; `origin` stands for the file in errors.
+  static StepTrace parse(std::string_view text, const std::string& origin = "step");
+  // As a document. parse() gives the same step again, but that constants are there from the
+  // beginning, and names that are no text are replaced.
+  std::string json() const;
 
   // Throws UsageError for an unknown heuristic, a budget below zero and a limit below one.
   SimulatedStep simulate(const SimulateOptions& options) const;
@@ -83,6 +97,7 @@ class StepTrace {
   Bytes constants() const;  // parameters and inputs, which never go
 
  private:
+  friend const plan::Trace& plan::trace_of(const StepTrace& trace);
   struct Contents;
   explicit StepTrace(std::shared_ptr<const Contents> contents) : contents_(std::move(contents)) {}
 

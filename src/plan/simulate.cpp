@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "plan/simulator.h"
+#include "plan/step_json.h"
+#include "plan/text_file.h"
 
 namespace reprise {
 
@@ -38,11 +40,21 @@ struct StepTrace::Contents {
   plan::TraceNeed need;
 };
 
+const plan::Trace& plan::trace_of(const StepTrace& trace) { return trace.contents_->trace; }
+
 std::vector<std::string> heuristic_names() { return plan::heuristic_names(); }
 
 StepTrace StepTrace::read(const std::filesystem::path& file) {
-  return StepTrace(std::make_shared<Contents>(plan::read_trace(file)));
+  return parse(plan::read_text_file(file, "the trace"), file.string());
 }
+
+StepTrace StepTrace::parse(std::string_view text, const std::string& origin) {
+  return StepTrace(std::make_shared<Contents>(plan::is_step_json(text)
+                                                  ? plan::parse_step_json(text, origin)
+                                                  : plan::parse_trace(text, origin)));
+}
+
+std::string StepTrace::json() const { return plan::step_json(contents_->trace); }
 
 SimulatedStep StepTrace::simulate(const SimulateOptions& options) const {
   if (options.budget < Bytes(0)) {

@@ -4,11 +4,12 @@
 
 #include <reprise/error.h>
 #include <reprise/plan.h>
+#include <reprise/simulate.h>
+#include <reprise/step_plan.h>
 
+#include <cstdint>
 #include <cstdlib>
 #include <string_view>
-
-#include "plan/trace.h"
 
 namespace reprise::plan {
 
@@ -28,6 +29,20 @@ inline void use(const Chain& chain) {
     // Some chains fit in no less.
   }
   if (Chain::parse(chain.json()) != chain) std::abort();
+}
+
+inline void use(const StepTrace& step) {
+  constexpr std::int64_t kMostOperators = 12;
+  if (step.operators() > kMostOperators) return;
+  const Bytes half(step.plain_peak().count / 2);
+  step.simulate({.budget = half});
+  for (const double store : {0., 1e9}) {
+    const StepPlan plan = planners::hindsight(
+        step,
+        {.budget = half, .time_limit = {}, .moves = 100, .seed = 1, .store = TransferRate{store}});
+    if (plan.fits && plan.peak > half) std::abort();
+  }
+  if (StepTrace::parse(step.json()).json() != step.json()) std::abort();
 }
 
 // Whatever is thrown by `read` for bad text is a UsageError or a PlanError; others pass through.
@@ -51,7 +66,7 @@ inline void read_hostile(std::string_view text) {
     chain.stages.resize(3);
     check(chain, schedule);
   });
-  read_or_refuse([&] { parse_trace(text, "trace"); });
+  read_or_refuse([&] { use(StepTrace::parse(text)); });
 }
 
 }  // namespace reprise::plan
