@@ -22,6 +22,7 @@ std::span<const Bench> all_benches() {
       {"chain_quality", "what planned chains run again, beside equal segments", chain_quality},
       {"hindsight_quality", "plans of steps that are known, beside what none can be below",
        hindsight_quality},
+      {"learned_budget", "what a budget saves when it has learned the step", learned_budget},
       {"hindsight_vs_ilp", "plans of small steps beside the best that there are", hindsight_vs_ilp},
       {"simulate", "simrd's figures, and simulated events a second", simulate},
       {"evict_scale", "a decision what to drop among 100 to 100,000 values", evict_scale},

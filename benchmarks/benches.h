@@ -34,6 +34,7 @@ void tape_budget(Session& session);
 void rotor_solve(Session& session);
 void chain_quality(Session& session);
 void hindsight_quality(Session& session);
+void learned_budget(Session& session);
 void hindsight_vs_ilp(Session& session);
 void simulate(Session& session);
 

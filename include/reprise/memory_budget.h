@@ -47,12 +47,14 @@
 #include <c10/core/Device.h>
 #include <reprise/bytes.h>
 #include <reprise/error.h>
+#include <reprise/learned_plan.h>
 #include <reprise/store.h>
 
 #include <chrono>
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 
 namespace reprise {
@@ -97,6 +99,12 @@ struct BudgetOptions {
   // The most time that a step may spend on running operators again: just above the smallest budget
   // that works it may be exponentially long. Past it the step ends with a BudgetError.
   std::chrono::duration<double> replay_limit{std::numeric_limits<double>::infinity()};
+  // Plans steps that come again, in a thread of low priority, and then follows the plan: what the
+  // step will read is known, and not guessed. The gradients are the same, and so is the limit. On
+  // an accelerator a step that is noted for a plan resets the peak of LibTorch's own statistics.
+  bool learn = true;
+  // The most time that a step is planned for; a first plan is there after a twentieth of it.
+  std::chrono::duration<double> planning{10};
   // Is told what the tape does (budget_observer.h); null: nobody is.
   std::shared_ptr<BudgetObserver> observer = nullptr;
 };
@@ -114,6 +122,7 @@ struct StepReport {
   Bytes packed_bytes;         // before
   std::int64_t unpacked = 0;  // and brought back from there
   double pack_seconds = 0;    // of both
+  std::int64_t followed = 0;  // operators that were those of a step that has a plan
   std::int64_t parked = 0;    // moved to the store
   Bytes parked_bytes;
   std::int64_t loaded = 0;      // and brought back from there
@@ -156,6 +165,22 @@ class MemoryBudget {
     std::unique_ptr<tape::Session> session_;
   };
   Step step();
+
+  // The plan of the step that was followed, or planned, last; none where nothing came again, or
+  // where nothing was ever dropped.
+  std::optional<LearnedPlan> plan() const;
+  // Steps that begin like the plan's follow it, from the next one on. Throws UsageError for a plan
+  // that was made for more bytes than the limit. If the next whole step is another one, its
+  // finish() throws PlanError, when all is done that finish() does; the plan stays for steps that
+  // it fits. An optimizer's first step, which makes its state, is another one than those after it:
+  // use() the plan then, or with OnOtherStep::kLearn.
+  enum class OnOtherStep {
+    kThrow,
+    kLearn,  // a plan of its own, in silence
+  };
+  void use(const LearnedPlan& plan, OnOtherStep on_other = OnOtherStep::kThrow);
+  // Until nothing is being planned, or the time is over; whether nothing is.
+  bool wait_for_plan(std::chrono::duration<double> most) const;
 
   Bytes limit() const;
   // Of the step that ended last, or of the one under way.

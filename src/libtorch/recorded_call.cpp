@@ -77,6 +77,7 @@ bool add_argument(Hash& hash, const c10::IValue& argument) {
   } else if (argument.isDouble()) {
     hash.add(std::bit_cast<std::uint64_t>(argument.toDouble()));
   } else if (argument.isIntList() || argument.isBoolList() || argument.isDoubleList()) {
+    hash.add(argument.toListRef().size());
     for (const c10::IValue& element : argument.toListRef()) add_argument(hash, element);
   } else {
     return argument.isNone() || argument.isString() || argument.isDevice() ||
@@ -163,17 +164,50 @@ bool CallForm::is_of(const OperatorCall& call) const {
   return slot == slots.end();
 }
 
-std::uint64_t signature_of(const CallForm& form) {
+namespace {
+
+void add_text(Hash& hash, const std::string& text) {
+  for (const char c : text) hash.add(static_cast<unsigned char>(c));
+}
+
+std::uint64_t hash_of_name(const c10::FunctionSchema& schema) {
   Hash hash;
-  hash.add(reinterpret_cast<std::uintptr_t>(&form.op.schema()));
+  add_text(hash, schema.name());
+  hash.add('.');
+  add_text(hash, schema.overload_name());
+  return hash.value();
+}
+
+// `op`: which operator it is.
+std::uint64_t signature_of(const CallForm& form, std::uint64_t op) {
+  Hash hash;
+  hash.add(op);
   for (const CallForm::Slot& slot : form.slots) {
-    hash.add(slot.form.dtype.itemsize() << 16 | slot.form.sizes.size() << 8 | slot.argument);
+    const auto type = static_cast<std::uint64_t>(c10::typeMetaToScalarType(slot.form.dtype));
+    hash.add(type << 32 | slot.form.sizes.size() << 16 | slot.argument);
     for (const std::int64_t size : slot.form.sizes) hash.add(static_cast<std::uint64_t>(size));
   }
-  for (const c10::IValue& argument : form.arguments) {
-    if (!argument.isDouble() && !argument.isDoubleList()) add_argument(hash, argument);
+  for (std::size_t i = 0; i < form.arguments.size(); ++i) {
+    const c10::IValue& argument = form.arguments[i];
+    if (argument.isNone() || argument.isDouble() || argument.isDoubleList()) continue;
+    hash.add(i);
+    add_argument(hash, argument);
   }
   return hash.value();
+}
+
+}  // namespace
+
+std::uint64_t signature_of(const CallForm& form) {
+  return signature_of(form, reinterpret_cast<std::uintptr_t>(&form.op.schema()));
+}
+
+std::uint64_t key_of(const OperatorCall& call, const CallForms::Found& found) {
+  if (!found.is_comparable) return hash_of_name(call.schema());
+  if (found.form == nullptr) return signature_of(CallForm(call), hash_of_name(call.schema()));
+  std::uint64_t& key = found.form->learnt.key;
+  if (key == 0) key = signature_of(*found.form, hash_of_name(call.schema()));
+  return key;
 }
 
 CallForms::CallForms() : table_(1024) {}

@@ -56,6 +56,8 @@ struct CallForm {
     // The least time that one took: a single measurement holds whatever else the machine did
     // meanwhile.
     double seconds = std::numeric_limits<double>::infinity();
+    // key_of() it, once it was asked for.
+    std::uint64_t key = 0;
     // Nothing that the last one made was worth dropping.
     bool makes_little = false;
     // Of the first eight results that a producer has, a bit each: whether one was looked at, and
@@ -125,5 +127,9 @@ class CallForms {
   std::vector<CallForm*> table_;
   std::size_t count_ = 0;
 };
+
+// As signature_of() the call's form, and the same in every process. Of calls that are not
+// comparable it says only which operator is called.
+std::uint64_t key_of(const OperatorCall& call, const CallForms::Found& found);
 
 }  // namespace reprise::libtorch

@@ -10,6 +10,8 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -56,6 +58,7 @@ struct BegunCall {
       held.emplace_back(storage, /*to_write=*/false);
     }
   }
+  std::span<Value* const> read() const { return {pinned.data(), pinned.size()}; }
   // Whether replays of other calls may read what this one is about to overwrite.
   bool writes_what_others_read() const {
     const auto is_read = [this](const Value* old) {
@@ -89,6 +92,12 @@ struct BegunCall {
   BegunCall& operator=(const BegunCall&) = delete;
 
   Tape& tape;
+  // Among those of the step that are told to plans; and what is called.
+  std::optional<std::size_t> number;
+  std::uint64_t key = 0;
+  // While it runs, beside what can be dropped, and of its own.
+  std::int64_t beside = 0, taken = 0;
+  double seconds = 0;
   // When it was asked for first, by the tape's clock.
   double now = 0;
   libtorch::CallForms::Found found;

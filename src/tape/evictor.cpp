@@ -144,7 +144,8 @@ std::uint64_t Tape::hash_of(const void* data, std::int64_t size) const {
 void Tape::drop(Value& value) {
   leave_index(value);
   // A store copies on the current stream, which need not be the one that makes the value.
-  const bool parks = parking_ != nullptr && (side_ == nullptr || side_->is_on_one_stream()) &&
+  const bool parks = parking_ != nullptr && value.absence != Absence::kForgotten &&
+                     (side_ == nullptr || side_->is_on_one_stream()) &&
                      parking_->seconds(value.size) < seconds_to_make(value);
   if (options_.verify) {
     const void* const data =
@@ -181,6 +182,10 @@ void Tape::drop(Value& value) {
 
 bool Tape::drop_one() {
   if (!is_index_filled_) fill_index();
+  if (Value* const value = spare_value()) {
+    drop(*value);
+    return true;
+  }
   auto* const entry = index_.choose(now());
   if (entry == nullptr) return false;
   drop(static_cast<Value&>(*entry));

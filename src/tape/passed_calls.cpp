@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <optional>
 
 #include "libtorch/managed_memory.h"
 #include "libtorch/operator_facts.h"
@@ -43,7 +44,13 @@ void Recorder::pass_by(OperatorCall& call, libtorch::CallForm& form, BegunCall& 
     Cell* const cell = tensor.defined() ? Tape::cell_of(tensor) : nullptr;
     if (cell != nullptr) begun.pin(*cell, tensor.storage());
   });
+  const bool is_told = tape_.follows() && tape_.reads_told(begun.read());
+  if (is_told) {
+    begun.number = tape_.begin_call(libtorch::key_of(call, begun.found), begun.read());
+  }
   for (Value* value : begun.pinned) tape_.restore(*value);
+  std::optional<CallMeter> meter;
+  if (is_told && tape_.takes_notes()) meter.emplace(tape_, begun.read());
   ++tape_.report.operators;
   lock.unlock();
   call.proceed();
@@ -52,6 +59,9 @@ void Recorder::pass_by(OperatorCall& call, libtorch::CallForm& form, BegunCall& 
   lock.lock();
   if (made_much && !tape_.is_closed()) form.learnt.makes_little = false;
   begun.unpin();
+  if (is_told) {
+    tape_.end_call(*begun.number, 0, meter ? meter->beside() : 0, meter ? meter->taken() : 0);
+  }
   if (options_.paranoid) tape_.drop_all();
 }
 

@@ -108,6 +108,10 @@ void Recorder::begin(OperatorCall& call, const OperatorFacts& facts, BegunCall& 
       begin_part(storage, is_written(i), begun);
     });
   }
+  if (tape_.follows()) {
+    begun.key = libtorch::key_of(call, begun.found);
+    if (tape_.reads_told(begun.read())) begun.number = tape_.begin_call(begun.key, begun.read());
+  }
   for (Value* value : begun.pinned) tape_.restore(*value);
   if (DeviceSide* const side = tape_.device_side()) {
     for (Value* value : begun.pinned) side->used(*value);
@@ -237,7 +241,11 @@ void Recorder::end(OperatorCall& call, const OperatorFacts& facts, BegunCall& be
     }
   }
   if (producer == nullptr) return;
-  producer->call.form().learnt.makes_little = !makes_much(call, begun);
+  const bool made_much = makes_much(call, begun);
+  producer->call.form().learnt.makes_little = !made_much;
+  if (tape_.follows() && made_much && !begun.number) {
+    begun.number = tape_.begin_call(begun.key, begun.read());
+  }
   begun.is_reader = false;
   tape_.add(std::move(begun.producer), begun.now);
 }
@@ -296,6 +304,8 @@ double Recorder::run(OperatorCall& call, const OperatorFacts& facts, BegunCall& 
                           ? libtorch::signature_of(begun.producer->call.form())
                           : libtorch::signature_of(libtorch::CallForm(call)));
   }
+  std::optional<CallMeter> meter;
+  if (tape_.takes_notes()) meter.emplace(tape_, begun.read());
   // Nor may another thread replay from a value that is half overwritten.
   if (!begun.writes_what_others_read()) lock.unlock();
   std::optional<libtorch::OwnDraws> draws;
@@ -315,6 +325,10 @@ double Recorder::run(OperatorCall& call, const OperatorFacts& facts, BegunCall& 
   loan.reset();
   if (draws) begun.note(draws->drawn());
   if (!lock.owns_lock()) lock.lock();
+  if (meter) {
+    begun.beside = meter->beside();
+    begun.taken = meter->taken();
+  }
   Producer* const producer = begun.producer.get();
   if (on_device) {
     seconds = on_device->learn();
@@ -323,6 +337,7 @@ double Recorder::run(OperatorCall& call, const OperatorFacts& facts, BegunCall& 
     double& least = producer->call.form().learnt.seconds;
     producer->seconds = least = std::min(least, seconds);
   }
+  begun.seconds = producer != nullptr ? producer->seconds : seconds;
   return seconds;
 }
 
@@ -351,6 +366,7 @@ void Recorder::intercept(OperatorCall& call) {
   if (options_.observer) observed.emplace(tape_, call);
   const double seconds = run(call, facts, begun, lock);
   end(call, facts, begun);
+  if (begun.number) tape_.end_call(*begun.number, begun.seconds, begun.beside, begun.taken);
   if (observed) {
     c10::SmallVector<std::int16_t, 2> written;
     for (const auto& write : begun.writes) written.push_back(write.slot);

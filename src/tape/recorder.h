@@ -20,11 +20,11 @@ class Recorder final : public libtorch::OperatorInterceptor {
   // have the recorder when the budget's owner is gone.
   Recorder(std::shared_ptr<const void> budget, const BudgetOptions& options,
            const plan::Heuristic& heuristic, libtorch::CallForms& forms, Parking* parking,
-           Accelerator* accelerator)
+           Accelerator* accelerator, Learning* learning)
       : budget_(std::move(budget)),
         options_(options),
         forms_(forms),
-        tape_(options, heuristic, parking, accelerator) {}
+        tape_(options, heuristic, parking, accelerator, learning) {}
 
   void intercept(libtorch::OperatorCall& call) override;
   Tape& tape() { return tape_; }

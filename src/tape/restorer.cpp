@@ -296,7 +296,7 @@ void Tape::restore(Value& target) {
       }
       if (!replay_or_give_up(*producer, give_up)) continue;
       for (Value* value : frame.pinned) {
-        if (!is_of_use(*value)) spare(*value);
+        if (!is_of_use(*value) && !following_.wants(*value)) spare(*value);
       }
       release(frame);
       stack.pop_back();

@@ -6,6 +6,7 @@
 #include <reprise/memory.h>
 
 #include <algorithm>
+#include <cmath>
 #include <ranges>
 #include <utility>
 
@@ -85,10 +86,16 @@ Budget::Budget(Bytes most, BudgetOptions chosen)
     : LimitKeeper(most.count),
       limit(most),
       options(std::move(chosen)),
-      heuristic(plan::heuristic_named(options.heuristic)) {
+      heuristic(plan::heuristic_named(options.heuristic)),
+      learning(most, options.planning) {
   if (limit.count <= 0) {
     throw UsageError("MemoryBudget: the limit is " + std::to_string(limit.count) +
                      " bytes; it must be above 0");
+  }
+  if (!(options.planning.count() > 0 && std::isfinite(options.planning.count()))) {
+    throw UsageError("MemoryBudget: the time for planning is " +
+                     std::to_string(options.planning.count()) +
+                     " s; it must be above 0, and finite (learn = false plans nothing)");
   }
   if (!options.device.is_cpu()) accelerator.emplace(options.device);
   if (options.store != nullptr) parking.emplace(options.store, device());
@@ -178,17 +185,37 @@ bool give_up_on(c10::Device device, std::int64_t bytes) {
   return has_dropped;
 }
 
+namespace {
+
+// Where steps overlap, what one of them takes is nothing to count on. Under the lock.
+Learning* learning_of(Budget& budget) {
+  const bool learns = budget.options.learn && !budget.options.paranoid && budget.tapes.empty();
+  return learns ? &budget.learning : nullptr;
+}
+
+std::string text_of_other_step(std::int64_t planned, std::size_t calls, std::int64_t followed) {
+  return "memory budget: the plan is of another step: it has " + std::to_string(planned) +
+         " operators, and this step had " + std::to_string(calls) + ", of which the first " +
+         std::to_string(followed) +
+         " were the plan's. Make a plan with the same model, shapes and options, use() it when the "
+         "first step is over (an optimizer makes its state there), or use() it with "
+         "OnOtherStep::kLearn";
+}
+
+}  // namespace
+
 Session::Session(std::shared_ptr<Budget> budget)
-    : budget_(std::move(budget)),
-      recorder_(
-          std::make_shared<Recorder>(budget_, budget_->options, *budget_->heuristic, budget_->forms,
-                                     budget_->parking ? &*budget_->parking : nullptr,
-                                     budget_->accelerator ? &*budget_->accelerator : nullptr)),
-      peak_(std::make_unique<PeakScope>(budget_->device())) {
+    : budget_(std::move(budget)), peak_(std::make_unique<PeakScope>(budget_->device())) {
   {
     std::lock_guard<libtorch::LimitMutex> lock(libtorch::limit_mutex());
     budget_->warned = false;
     if (budget_->tapes.empty()) budget_->forms.renew();
+    Learning* const learning = learning_of(*budget_);
+    if (learning != nullptr) expected_ = std::exchange(budget_->expected_step, std::nullopt);
+    recorder_ = std::make_shared<Recorder>(
+        budget_, budget_->options, *budget_->heuristic, budget_->forms,
+        budget_->parking ? &*budget_->parking : nullptr,
+        budget_->accelerator ? &*budget_->accelerator : nullptr, learning);
     recorder_->tape().peak = peak_.get();
     budget_->tapes.push_back(&recorder_->tape());
     open_tapes().push_back(&recorder_->tape());
@@ -198,18 +225,27 @@ Session::Session(std::shared_ptr<Budget> budget)
     if (!budget_->accelerator) limit_.emplace(*budget_);
     interceptor_.emplace(recorder_, libtorch::Reach::kBackwardAsWell);
   } catch (...) {
-    end();
+    end(/*is_whole=*/false);
     throw;
   }
 }
 
 void Session::finish() {
   if (!interceptor_) return;
+  note_end();
+  // If it cannot be ended, it is no step to learn from.
+  is_whole_ = false;
   recorder_->tape().close(/*may_throw=*/true);
-  end();
+  end(/*is_whole=*/true);
+  if (!other_step_.empty()) throw PlanError(std::exchange(other_step_, {}));
 }
 
-void Session::end() {
+void Session::note_end() {
+  const std::lock_guard<libtorch::LimitMutex> lock(libtorch::limit_mutex());
+  recorder_->tape().note_end();
+}
+
+void Session::end(bool is_whole) {
   interceptor_.reset();
   // Without the lock: it has to let go of it, where another thread frees what the tape manages.
   recorder_->tape().close(/*may_throw=*/false);
@@ -221,10 +257,23 @@ void Session::end() {
   open_budgets().erase(std::ranges::find(open_budgets(), &*budget_));
   recorder_->tape().report.peak = peak_->peak();
   budget_->last = recorder_->tape().report;
+  if (!is_whole) {
+    // The next one has to be the plan's.
+    if (!budget_->expected_step) budget_->expected_step = std::move(expected_);
+    return;
+  }
+  Learning::End done = recorder_->tape().take_end();
+  if (expected_ && done.hash != expected_->step()) {
+    other_step_ = text_of_other_step(expected_->operators(), done.calls, done.followed);
+  }
+  budget_->learning.step_ended(std::move(done));
 }
 
 Session::~Session() {
-  if (interceptor_) end();
+  if (!interceptor_) return;
+  const bool is_whole = is_whole_ && std::uncaught_exceptions() == exceptions_;
+  if (is_whole) note_end();
+  end(is_whole);
 }
 
 }  // namespace reprise::tape
@@ -244,6 +293,31 @@ MemoryBudget::MemoryBudget(Bytes limit, BudgetOptions options)
 }
 
 MemoryBudget::~MemoryBudget() = default;
+
+std::optional<LearnedPlan> MemoryBudget::plan() const { return budget_->learning.newest(); }
+
+void MemoryBudget::use(const LearnedPlan& plan, OnOtherStep on_other) {
+  const Bytes needed = plan.figures().limit;
+  if (needed > budget_->limit) {
+    throw UsageError("MemoryBudget: the plan was made for " + to_string(needed) + " (" +
+                     std::to_string(needed.count) + " bytes), and the limit is " +
+                     to_string(budget_->limit) + " (" + std::to_string(budget_->limit.count) +
+                     " bytes); take a plan that was made for no more, or let the budget learn");
+  }
+  if (!budget_->options.learn || budget_->options.paranoid) {
+    throw UsageError(
+        "MemoryBudget: a plan is of no use to a budget whose options say learn = false or "
+        "paranoid = true; leave learn true and paranoid false");
+  }
+  budget_->learning.use(plan);
+  const std::lock_guard<libtorch::LimitMutex> lock(libtorch::limit_mutex());
+  budget_->expected_step.reset();
+  if (on_other == OnOtherStep::kThrow) budget_->expected_step = plan;
+}
+
+bool MemoryBudget::wait_for_plan(std::chrono::duration<double> most) const {
+  return budget_->learning.wait(most);
+}
 
 Bytes MemoryBudget::limit() const { return budget_->limit; }
 

@@ -4,13 +4,16 @@
 #include <reprise/memory.h>
 #include <reprise/memory_budget.h>
 
+#include <exception>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "libtorch/memory_limit.h"
 #include "libtorch/operator_interceptor.h"
 #include "plan/heuristic.h"
 #include "tape/accelerator.h"
+#include "tape/learning.h"
 #include "tape/recorder.h"
 #include "tape/tape.h"
 
@@ -35,9 +38,12 @@ class Budget final : public libtorch::LimitKeeper {
   libtorch::CallForms forms;
   // Where the device is one.
   std::optional<Accelerator> accelerator;
+  Learning learning;
   // Where there is a store.
   std::optional<Parking> parking;
   StepReport last;
+  // Where a plan has to fit the next step.
+  std::optional<LearnedPlan> expected_step;
   std::vector<Tape*> tapes;
   bool warned = false;
 };
@@ -52,13 +58,22 @@ class Session {
   void finish();
 
  private:
-  void end();
+  // `is_whole`: the program ran it to its end.
+  void end(bool is_whole);
+  void note_end();
 
   std::shared_ptr<Budget> budget_;
   std::shared_ptr<Recorder> recorder_;
   std::optional<libtorch::LimitScope> limit_;
   std::optional<libtorch::OperatorInterceptorScope> interceptor_;
   std::unique_ptr<PeakScope> peak_;
+  // The plan of a step that this one has to be.
+  std::optional<LearnedPlan> expected_;
+  // Why a plan is not of this step; empty: nothing was expected, or it is.
+  std::string other_step_;
+  bool is_whole_ = true;  // as far as is known
+  // Under way when it began.
+  int exceptions_ = std::uncaught_exceptions();
 };
 
 }  // namespace reprise::tape

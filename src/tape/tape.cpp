@@ -53,13 +53,19 @@ void Cell::release_hold() noexcept {
 }
 
 Tape::Tape(const BudgetOptions& options, const plan::Heuristic& heuristic, Parking* parking,
-           Accelerator* accelerator)
+           Accelerator* accelerator, Learning* learning)
     : options_(options),
       side_(accelerator != nullptr ? std::make_unique<DeviceSide>(*accelerator) : nullptr),
       device_(accelerator != nullptr ? accelerator->device.device() : c10::Device(c10::kCPU)),
       neighbourhood_(heuristic.neighbourhood()),
       parking_(parking),
       index_(heuristic, [this](const plan::EvictionEntry& entry) { return neighbourhood(entry); }) {
+  const auto attention = learning != nullptr ? learning->attention() : Learning::Attention::kNone;
+  if (attention == Learning::Attention::kNone) return;
+  following_.learning = learning;
+  if (attention == Learning::Attention::kNote) following_.record.emplace();
+  // Its bytes are counted.
+  is_index_filled_ = true;
 }
 
 Tape::~Tape() { close(/*may_throw=*/false); }
@@ -153,6 +159,7 @@ void Tape::add(std::unique_ptr<Producer> producer, double now) {
     if (input.value != nullptr) depth = std::max(depth, input.value->depth);
   }
   look_for_kinds(*producer);
+  number_results(*producer);
   for (const Producer::Output& output : producer->outputs) {
     output.value->own_cost = producer->seconds;
     if (output.value->kind_bit != 0) {
@@ -199,8 +206,15 @@ void Tape::unpin(Value& value) {
   forget_if_unwanted(&value);
 }
 
+void Tape::enter_index(Value& value, double last_use) {
+  index_.insert(value, last_use);
+  enter_lists(value);
+}
+
 void Tape::leave_index(Value& value) {
-  if (value.is_in_index() && value.pins == 0) index_.remove(value);
+  if (!value.is_in_index() || value.pins != 0) return;
+  leave_lists(value);
+  index_.remove(value);
 }
 
 bool Tape::may_drop(const Value& value) const {
@@ -216,7 +230,7 @@ void Tape::update_entry(Value& value) {
   if (value.is_in_index()) {
     leave_index(value);
   } else {
-    index_.insert(value, now());
+    enter_index(value, now());
   }
 }
 
@@ -224,11 +238,12 @@ void Tape::fill_index() {
   is_index_filled_ = true;
   for (Cell* cell = cells_; cell != nullptr; cell = cell->next) {
     Value& value = *cell->value;
-    if (value.pins == 0 && may_drop(value)) index_.insert(value, value.last_use());
+    if (value.pins == 0 && may_drop(value)) enter_index(value, value.last_use());
   }
 }
 
 void Tape::make_root(Value& value) {
+  note_fixed(value);
   leave_index(value);
   if (value.packed != nullptr && value.has_bytes()) take_bits(value);
   Producer* const producer = std::exchange(value.producer, nullptr);
@@ -251,6 +266,11 @@ void Tape::forget_if_unwanted(Value* value) {
   forget(unwanted);
 }
 
+void Tape::destroy(Value* value) {
+  if (value->number != kNoNumber) following_.values[value->number] = nullptr;
+  delete value;
+}
+
 // Without recursion: chains are as long as a step.
 void Tape::forget(Values& unwanted) {
   c10::SmallVector<c10::Storage, 4> bytes;
@@ -271,10 +291,10 @@ void Tape::forget(Values& unwanted) {
     }
     --values_;
     if (producer == nullptr || still_makes(*producer, *value)) {
-      delete value;
+      destroy(value);
       continue;
     }
-    delete value;
+    destroy(value);
     leave_inputs(*producer, unwanted);
     delete producer;
   }
@@ -296,6 +316,12 @@ void Tape::abandon(Cell& cell) {
   forget_if_unwanted(&value);
 }
 
+bool Tape::may_drop_once_detached(const Value& value, const Cell& cell,
+                                  const c10::DataPtr& memory) const {
+  return memory.get() != nullptr && cell.own && value.producer != nullptr &&
+         !value.readers.empty() && value.size >= options_.smallest.count;
+}
+
 void Tape::storage_died(Cell& cell, c10::DataPtr memory) noexcept {
   leave_list(cell);
   if (options_.observer) tell_released(*options_.observer, cell);
@@ -308,6 +334,11 @@ void Tape::storage_died(Cell& cell, c10::DataPtr memory) noexcept {
     value.detached = c10::Storage(c10::Storage::use_byte_size_t(), cell.storage->nbytes(),
                                   std::move(memory), nullptr, false);
     if (value.size < options_.smallest.count) little_kept_ += value.size;
+  } else if (following_.wants(value) && may_drop_once_detached(value, cell, memory)) {
+    // The plan makes something of it again.
+    value.detached = c10::Storage(c10::Storage::use_byte_size_t(), cell.storage->nbytes(),
+                                  std::move(memory), nullptr, false);
+    update_entry(value);
   } else if (!value.readers.empty() && memory.get() != nullptr) {
     note_dropped(value);
   }

@@ -7,11 +7,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "core/ticks.h"
 #include "plan/heuristic.h"
 #include "tape/accelerator.h"
+#include "tape/following.h"
 #include "tape/parking.h"
 #include "tape/value.h"
 
@@ -20,8 +22,9 @@ namespace reprise::tape {
 class Tape {
  public:
   // Without `parking` values are dropped alone. `accelerator`: where the budget is one's.
+  // `learning`: of a step whose calls are to be compared with those of earlier ones, or null.
   Tape(const BudgetOptions& options, const plan::Heuristic& heuristic, Parking* parking,
-       Accelerator* accelerator);
+       Accelerator* accelerator, Learning* learning);
   ~Tape();
   Tape(const Tape&) = delete;
   Tape& operator=(const Tape&) = delete;
@@ -64,6 +67,22 @@ class Tape {
   // For a value that was to be written: true if it is a root of which nobody needs old bytes, as
   // they did not change. With `may_differ` that is looked up.
   bool unprotect(Value& value, bool may_differ);
+
+  // Plans (following.cpp), where follows(). Told are calls that read or make what could be dropped,
+  // which shapes decide, and not what was found out about operators: one that reads such begins
+  // when that is pinned, any other when it has made some. It is over when its results are known;
+  // between the two `beside` and `taken` are what CallMeter says.
+  bool reads_told(std::span<Value* const> read) const;
+  std::size_t begin_call(std::uint64_t key, std::span<Value* const> read);
+  void end_call(std::size_t call, double seconds, std::int64_t beside, std::int64_t taken);
+  const Following& following() const { return following_; }
+  bool follows() const { return following_.is_on(); }
+  bool takes_notes() const { return following_.record.has_value(); }
+  bool may_be_planned(const Value& value) const;
+  std::int64_t bytes_given_up() const;
+  // Before close().
+  void note_end();
+  Learning::End take_end();
 
   // Has its bytes when this returns. They stay while the value is pinned.
   void restore(Value& value);
@@ -124,8 +143,24 @@ class Tape {
   std::vector<Value*> held_dependants(Value& root);
   void spare(Value& value);
   bool may_drop(const Value& value) const;
+  bool may_drop_once_detached(const Value& value, const Cell& cell,
+                              const c10::DataPtr& memory) const;
   void update_entry(Value& value);
+  void enter_index(Value& value, double last_use);
   void leave_index(Value& value);
+  void number(Value& value);
+  void number_results(const Producer& producer);
+  void note_fixed(const Value& value);
+  void act(const plan::StepScript::Action& action);
+  void carry_out(std::span<const plan::StepScript::Action> actions);
+  bool is_told(const Value& value) const;
+  void set_absence(Value& value, Absence absence);
+  std::vector<Value*>* list_of(const Value& value);
+  void enter_lists(Value& value);
+  void leave_lists(Value& value);
+  Value* spare_value() const;
+  void follow(Learning::Script script);
+  void destroy(Value* value);
   void fill_index();
   void drop(Value& value);
   // Seconds that making it again would take, from what is there.
@@ -174,6 +209,7 @@ class Tape {
   Parking* const parking_;
   plan::CostClasses classes_;
   plan::EvictionIndex index_;
+  Following following_;
   bool is_closed_ = false;
   // Nothing is in the index before anything has to go.
   bool is_index_filled_ = false;

@@ -25,6 +25,7 @@
 #include "libtorch/own_draws.h"
 #include "libtorch/recorded_call.h"
 #include "plan/eviction_index.h"
+#include "plan/step_record.h"
 #include "plan/union_find.h"
 #include "reprise/store.h"
 
@@ -83,6 +84,15 @@ struct Packed {
   std::size_t place = 0;  // in the tape's list
 };
 
+using plan::kNoNumber;
+
+// What the plan that is followed can do without.
+enum class Absence : std::uint8_t {
+  kNone,
+  kSpare,      // until it is made again
+  kForgotten,  // for good
+};
+
 struct Value final : plan::EvictionEntry, Recycled<Value, kRecycled>, Counted<Value> {
   // The storage that it is attached to, or the bytes of a detached one.
   Cell* cell = nullptr;
@@ -114,6 +124,13 @@ struct Value final : plan::EvictionEntry, Recycled<Value, kRecycled>, Counted<Va
   // On an accelerator, the stream that a replay has made it on.
   static constexpr c10::StreamId kNowhere = std::numeric_limits<c10::StreamId>::min();
   c10::StreamId remade_on = kNowhere;
+
+  // In the order in which calls met it, where that is counted.
+  plan::ValueNumber number = kNoNumber;
+  Absence absence = Absence::kNone;
+  // In which list of spare values it is, and where.
+  Absence listed_as = Absence::kNone;
+  std::uint32_t listed_at = 0;
 
   // Operators and replays that count on the bytes.
   std::uint32_t pins = 0;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <reprise/error.h>
+#include <reprise/learned_plan.h>
 #include <reprise/plan.h>
 #include <reprise/simulate.h>
 #include <reprise/step_plan.h>
@@ -10,6 +11,8 @@
 #include <cstdint>
 #include <cstdlib>
 #include <string_view>
+
+#include "plan/step_script.h"
 
 namespace reprise::plan {
 
@@ -65,6 +68,10 @@ inline void read_hostile(std::string_view text) {
     Chain chain;
     chain.stages.resize(3);
     check(chain, schedule);
+  });
+  read_or_refuse([&] {
+    const LearnedPlan plan = LearnedPlan::parse(text, "plan");
+    if (*LearnedPlan::parse(plan.json(), "plan").script() != *plan.script()) std::abort();
   });
   read_or_refuse([&] { use(StepTrace::parse(text)); });
 }

@@ -1,0 +1,64 @@
+// A step beside the plans of earlier ones: where it is in them, which values the plan can do
+// without for now, and what is noted for a plan to come. Under libtorch::limit_mutex().
+#pragma once
+
+#include <reprise/memory.h>
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "plan/step_record.h"
+#include "tape/learning.h"
+#include "tape/value.h"
+
+namespace reprise::tape {
+
+struct Following {
+  // Null: nothing is followed, and nothing noted.
+  Learning* learning = nullptr;
+  plan::PrefixHash prefix;
+  std::size_t calls = 0;
+  // Of a step that has gone like this one so far.
+  Learning::Script script;
+  // From then on its calls are those of no planned step.
+  bool is_lost = false;
+  std::int64_t followed = 0;
+
+  // By number, those that live.
+  std::vector<Value*> values;
+  // What the plan can do without, and is there: until it is made again, and for good.
+  std::vector<Value*> spare, forgotten;
+
+  std::optional<plan::StepRecord> record;
+  std::vector<std::uint32_t> made_at;  // by number, in the record's `makes`
+  // Of values that a plan might drop, those that are there.
+  std::int64_t droppable_bytes = 0;
+
+  bool is_on() const { return learning != nullptr; }
+  // Whether the script has a say about it, and wants it there.
+  bool wants(const Value& value) const {
+    return script != nullptr && value.absence == Absence::kNone && value.number != kNoNumber &&
+           script->speaks_of(value.number);
+  }
+};
+
+class Tape;
+
+// What a call takes while it runs, for a record.
+class CallMeter {
+ public:
+  // `pinned`: what it reads.
+  CallMeter(const Tape& tape, std::span<Value* const> pinned);
+  // Bytes that are there whatever a plan does, and, when it has run, those that it took.
+  std::int64_t beside() const { return beside_; }
+  std::int64_t taken() const;
+
+ private:
+  const Tape& tape_;
+  PeakScope peak_;
+  std::int64_t beside_;
+  std::int64_t dropped_;
+};
+
+}  // namespace reprise::tape

@@ -1,0 +1,392 @@
+// Budgets that learn the step: the plan is followed, gradients stay bitwise the plain ones, the
+// peak stays within the limit, and where the step changes nothing is wrong but the plan.
+#include <gmock/gmock.h>
+#include <reprise/learned_plan.h>
+#include <torch/torch.h>
+
+#include <atomic>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "plan/step_script.h"
+#include "tape/value.h"
+#include "tests/refusal.h"
+#include "tests/tape/random_step.h"
+#include "tests/tape/testing.h"
+
+namespace reprise {
+namespace {
+
+using at::Tensor;
+using ::testing::HasSubstr;
+using testing::leaf;
+using testing::limit_at;
+using testing::Tensors;
+
+constexpr std::chrono::duration<double> kQuick{0.5};
+constexpr std::chrono::seconds kPatience{60};
+
+BudgetOptions quick() { return {.smallest = Bytes(1024), .planning = kQuick}; }
+
+// Layers that keep much for backward, with dropout masks, an operator in place and a skip.
+struct Learner {
+  explicit Learner(int width = 64, int depth = 16) : x(leaf({512, width})) {
+    for (int i = 0; i < depth; ++i) {
+      layers->push_back(torch::nn::Linear(width, width));
+      layers->push_back(torch::nn::Tanh());
+      layers->push_back(torch::nn::Dropout(0.1));
+    }
+  }
+  Tensors leaves() {
+    Tensors all = layers->parameters();
+    all.push_back(x);
+    return all;
+  }
+  Tensor operator()() {
+    const Tensor out = layers->forward(x);
+    return (out + x).mul_(2).relu_();
+  }
+
+  torch::nn::Sequential layers;
+  Tensor x;
+};
+
+template <class F>
+void expect_plain(MemoryBudget& budget, const F& forward, const Tensors& leaves) {
+  const Tensors plain = testing::plain_gradients(forward, leaves);
+  EXPECT_TRUE(testing::same_bits(testing::gradients_under(budget, forward, leaves), plain));
+  EXPECT_LE(budget.report().peak, budget.limit());
+}
+
+// Steps until there is a plan.
+template <class F>
+void learn(MemoryBudget& budget, const F& forward, const Tensors& leaves) {
+  for (int i = 0; i < 4; ++i) expect_plain(budget, forward, leaves);
+  if (!budget.wait_for_plan(kPatience) || !budget.plan()) throw std::runtime_error("no plan");
+}
+
+class Learning : public ::testing::Test {
+ protected:
+  void SetUp() override { before_ = tape::living_records(); }
+  void TearDown() override { EXPECT_EQ(tape::living_records(), before_); }
+
+  Learner network_;
+  const std::function<Tensor()> forward_ = [this] { return network_(); };
+  const Tensors leaves_ = network_.leaves();
+  Bytes limit_at_share(double share) {
+    return limit_at(share, [&] { testing::plain_gradients(forward_, leaves_); });
+  }
+
+ private:
+  std::int64_t before_ = 0;
+};
+
+TEST_F(Learning, AStepThatComesAgainFollowsItsPlan) {
+  for (const double share : {0.75, 0.6}) {
+    MemoryBudget budget(limit_at_share(share), quick());
+    expect_plain(budget, forward_, leaves_);
+    EXPECT_EQ(budget.report().followed, 0);
+    EXPECT_FALSE(budget.plan().has_value());
+    learn(budget, forward_, leaves_);
+    const auto plan = budget.plan();
+    ASSERT_TRUE(plan.has_value());
+    EXPECT_EQ(plan->figures().limit, budget.limit());
+    EXPECT_GE(plan->figures().slowdown, plan->figures().bound);
+    for (int i = 0; i < 3; ++i) {
+      expect_plain(budget, forward_, leaves_);
+      EXPECT_EQ(budget.report().followed, plan->operators());
+      EXPECT_GT(budget.report().dropped + budget.report().packed, 0);
+    }
+  }
+}
+
+TEST_F(Learning, NothingIsPlannedWhereNothingIsDropped) {
+  MemoryBudget budget(GiB(64), quick());
+  for (int i = 0; i < 5; ++i) expect_plain(budget, forward_, leaves_);
+  EXPECT_TRUE(budget.wait_for_plan(kPatience));
+  EXPECT_FALSE(budget.plan().has_value());
+}
+
+TEST_F(Learning, IsLeftOutWhereTheOptionsSaySo) {
+  BudgetOptions options = quick();
+  options.learn = false;
+  MemoryBudget budget(limit_at_share(0.7), options);
+  for (int i = 0; i < 5; ++i) expect_plain(budget, forward_, leaves_);
+  EXPECT_TRUE(budget.wait_for_plan(kPatience));
+  EXPECT_FALSE(budget.plan().has_value());
+}
+
+TEST_F(Learning, AStepThatBecomesAnotherOneGoesOnWithoutThePlan) {
+  MemoryBudget budget(limit_at_share(0.7), quick());
+  learn(budget, forward_, leaves_);
+  const std::int64_t operators = budget.plan()->operators();
+  const auto other = [&] {
+    Tensor x = network_.x;
+    int i = 0;
+    for (auto& layer : *network_.layers) {
+      x = layer.forward<Tensor>(Tensor(x));
+      // Half way there is something else.
+      if (++i == 24) x = x.sin().cos();
+    }
+    return x;
+  };
+  expect_plain(budget, other, leaves_);
+  EXPECT_GT(budget.report().followed, 0);
+  EXPECT_LT(budget.report().followed, operators);
+  expect_plain(budget, forward_, leaves_);
+  EXPECT_EQ(budget.report().followed, operators) << "it is remembered";
+  learn(budget, other, leaves_);
+  EXPECT_NE(budget.plan()->operators(), operators);
+  expect_plain(budget, other, leaves_);
+  EXPECT_EQ(budget.report().followed, budget.plan()->operators());
+  expect_plain(budget, forward_, leaves_);
+  EXPECT_EQ(budget.report().followed, operators) << "both are";
+}
+
+TEST_F(Learning, StepsOfTwoKindsInTurnAreBothLearned) {
+  Learner other(64, 15);
+  const std::function<Tensor()> forward = [&] { return other(); };
+  MemoryBudget budget(limit_at_share(0.7), quick());
+  for (int i = 0; i < 8; ++i) {
+    expect_plain(budget, forward_, leaves_);
+    expect_plain(budget, forward, other.leaves());
+    ASSERT_TRUE(budget.wait_for_plan(kPatience));
+  }
+  const std::int64_t followed = budget.report().followed;
+  EXPECT_EQ(followed, budget.plan()->operators());
+  expect_plain(budget, forward_, leaves_);
+  EXPECT_GT(budget.report().followed, 0);
+  EXPECT_NE(budget.report().followed, followed);
+}
+
+TEST_F(Learning, AJobCanBeginWithThePlanOfAnother) {
+  const Bytes limit = limit_at_share(0.7);
+  const std::filesystem::path file =
+      std::filesystem::path(::testing::TempDir()) / "reprise_learning_test.json";
+  {
+    MemoryBudget budget(limit, quick());
+    learn(budget, forward_, leaves_);
+    budget.plan()->write(file);
+  }
+  MemoryBudget budget(limit, quick());
+  budget.use(LearnedPlan::read(file));
+  std::filesystem::remove(file);
+  for (int i = 0; i < 3; ++i) {
+    expect_plain(budget, forward_, leaves_);
+    EXPECT_EQ(budget.report().followed, budget.plan()->operators()) << "step " << i;
+  }
+}
+
+TEST_F(Learning, ThePlanOfAnotherStepIsAnErrorWhenTheStepIsOver) {
+  const Bytes limit = limit_at_share(0.7);
+  std::optional<LearnedPlan> plan;
+  {
+    MemoryBudget budget(limit, quick());
+    learn(budget, forward_, leaves_);
+    plan = budget.plan();
+  }
+  Learner other(48);
+  const std::function<Tensor()> forward = [&] { return other(); };
+  MemoryBudget budget(limit, quick());
+  budget.use(*plan);
+  const Tensors plain = testing::plain_gradients(forward, other.leaves());
+  const std::string text = testing::error_of<PlanError>(
+      [&] { testing::gradients_under(budget, forward, other.leaves()); });
+  EXPECT_THAT(text, HasSubstr("the plan is of another step: it has " +
+                              std::to_string(plan->operators()) + " operators"));
+  EXPECT_THAT(text, HasSubstr("OnOtherStep::kLearn"));
+  EXPECT_TRUE(testing::same_bits(testing::take_gradients(other.leaves()), plain))
+      << "the step was complete";
+  expect_plain(budget, forward, other.leaves());
+  budget.use(*plan, MemoryBudget::OnOtherStep::kLearn);
+  expect_plain(budget, forward, other.leaves());
+}
+
+TEST_F(Learning, APlanForMoreBytesOrForABudgetThatCannotUseItIsRefused) {
+  const Bytes limit = limit_at_share(0.7);
+  MemoryBudget budget(limit, quick());
+  learn(budget, forward_, leaves_);
+  const LearnedPlan plan = *budget.plan();
+  MemoryBudget smaller(limit - Bytes(1), quick());
+  EXPECT_THAT(refusal_of([&] { smaller.use(plan); }),
+              HasSubstr("made for " + to_string(limit) + " (" + std::to_string(limit.count) +
+                        " bytes), and the limit is"));
+  BudgetOptions options = quick();
+  options.learn = false;
+  MemoryBudget deaf(limit, options);
+  EXPECT_THAT(refusal_of([&] { deaf.use(plan); }), HasSubstr("learn = false"));
+  options = quick();
+  options.planning = std::chrono::duration<double>(0);
+  EXPECT_THAT(refusal_of([&] { MemoryBudget(limit, options); }), HasSubstr("must be above 0"));
+}
+
+TEST_F(Learning, ABudgetMayGoWhileItPlans) {
+  BudgetOptions options = quick();
+  options.planning = std::chrono::hours(1);
+  MemoryBudget budget(limit_at_share(0.6), options);
+  for (int i = 0; i < 4; ++i) expect_plain(budget, forward_, leaves_);
+  EXPECT_FALSE(budget.wait_for_plan(std::chrono::seconds(0)));
+}
+
+TEST_F(Learning, AnExceptionInAStepIsForgotten) {
+  MemoryBudget budget(limit_at_share(0.7), quick());
+  learn(budget, forward_, leaves_);
+  for (const int at : {1, 20, 60}) {
+    try {
+      auto step = budget.step();
+      Tensor x = network_.x;
+      for (int i = 0; i < at; ++i) x = x.tanh();
+      x.mm(at::ones({3, 3}));
+      ADD_FAILURE() << "no error";
+    } catch (const c10::Error&) {
+      // Of the shapes.
+    }
+    expect_plain(budget, forward_, leaves_);
+    EXPECT_EQ(budget.report().followed, budget.plan()->operators());
+  }
+}
+
+TEST_F(Learning, DoubleBackwardAndRetainedGraphsAreFollowed) {
+  const auto twice = [&] {
+    const Tensor out = network_();
+    const auto slopes = torch::autograd::grad({out.sum()}, {network_.x}, {}, /*retain_graph=*/true,
+                                              /*create_graph=*/true);
+    return out.sum() + slopes[0].tanh().sum();
+  };
+  MemoryBudget budget(limit_at(0.8, [&] { testing::plain_gradients(twice, leaves_); }), quick());
+  learn(budget, twice, leaves_);
+  for (int i = 0; i < 2; ++i) expect_plain(budget, twice, leaves_);
+  EXPECT_EQ(budget.report().followed, budget.plan()->operators());
+}
+
+TEST_F(Learning, OnTwoThreadsAtOnce) {
+  // Each has about the room of one step and a half.
+  const Bytes limit = live_bytes() + Bytes(3 * (limit_at_share(1) - live_bytes()).count / 2);
+  std::atomic<std::int64_t> given_up{0};
+  testing::on_threads(2, [&](int) {
+    Learner network;
+    const std::function<Tensor()> forward = [&] { return network(); };
+    MemoryBudget budget(limit, quick());
+    for (int i = 0; i < 8; ++i) {
+      testing::gradients_under(budget, forward, network.leaves());
+      given_up += budget.report().dropped + budget.report().packed;
+      budget.wait_for_plan(std::chrono::duration<double>(0.1));
+    }
+  });
+  EXPECT_GT(given_up, 0);
+}
+
+// It decides only what goes first.
+TEST_F(Learning, APlanWithoutSenseIsFollowedToThePlainGradients) {
+  const Bytes limit = limit_at_share(0.7);
+  std::optional<LearnedPlan> plan;
+  {
+    MemoryBudget budget(limit, quick());
+    learn(budget, forward_, leaves_);
+    plan = budget.plan();
+  }
+  std::mt19937_64 random(11);
+  std::int64_t followed = 0;
+  for (int round = 0; round < 12; ++round) {
+    auto script = std::make_shared<plan::StepScript>(*plan->script());
+    for (plan::StepScript::Action& action : script->actions) {
+      if (random() % 3 != 0) continue;
+      action.what = static_cast<plan::StepScript::Do>(random() % 3);
+      if (random() % 2 == 0) action.value = static_cast<plan::ValueNumber>(random() % 300);
+    }
+    script->note_named();
+    MemoryBudget budget(limit, quick());
+    budget.use({plan->figures(), script}, MemoryBudget::OnOtherStep::kLearn);
+    for (int i = 0; i < 2; ++i) expect_plain(budget, forward_, leaves_);
+    followed += budget.report().followed;
+  }
+  EXPECT_GT(followed, 0);
+}
+
+TEST_F(Learning, WhatIsMadeTooEarlyIsLeftToWhoReadsIt) {
+  const Bytes limit = limit_at_share(0.7);
+  std::optional<LearnedPlan> plan;
+  {
+    MemoryBudget budget(limit, quick());
+    learn(budget, forward_, leaves_);
+    plan = budget.plan();
+  }
+  // Everything at once is more than there is room for.
+  const auto script = std::make_shared<plan::StepScript>(*plan->script());
+  const std::size_t middle = script->calls() / 2;
+  std::vector<plan::StepScript::Action> all;
+  for (plan::ValueNumber value = 0; value < 300; ++value) {
+    all.push_back({plan::StepScript::Do::kMake, value});
+  }
+  for (const std::size_t part : {2 * middle + 3, 2 * middle}) {
+    const std::uint32_t at = script->begins[part];
+    script->actions.insert(script->actions.begin() + at, all.begin(), all.end());
+    for (std::size_t i = part + 1; i < script->begins.size(); ++i) {
+      script->begins[i] += static_cast<std::uint32_t>(all.size());
+    }
+  }
+  script->note_named();
+  MemoryBudget budget(limit, quick());
+  budget.use({plan->figures(), script}, MemoryBudget::OnOtherStep::kLearn);
+  for (int i = 0; i < 2; ++i) expect_plain(budget, forward_, leaves_);
+  EXPECT_GT(budget.report().followed, 0);
+}
+
+// Random programs, a few times each.
+TEST(LearningProperty, AnyProgramThatComesAgainHasThePlainGradientsOrIsRefused) {
+  int followed = 0;
+  EXPECT_TRUE(rc::check("gradients are bitwise those of the plain program", [&] {
+    const auto program = *testing::large(testing::steps(16, testing::any_step()));
+    const auto above = *rc::gen::inRange<std::int64_t>(2'000, 20'000);
+    RC_LOG() << testing::describe(program) << " in " << above << std::endl;
+    const auto run = [&](MemoryBudget* budget) {
+      torch::manual_seed(42);
+      const auto doubles = torch::dtype(torch::kDouble);
+      const Tensor x = torch::randn({4, 4}, doubles).requires_grad_(true);
+      const Tensor y = torch::randn({4, 4}, doubles).requires_grad_(true);
+      const Tensor w = torch::randn({4, 4}, doubles).requires_grad_(true);
+      testing::ProgramState state;
+      Tensors results;
+      {
+        std::optional<MemoryBudget::Step> step;
+        if (budget != nullptr) step.emplace(budget->step());
+        Tensors values = {x, y, x * y};
+        testing::run_more(program, values, w, state);
+        Tensor loss = (w * values.back()).sum();
+        for (std::size_t i = 2; i < values.size(); ++i) loss = loss + values[i].mean();
+        loss.backward();
+        for (const Tensor& value : values) results.push_back(value.detach());
+        values.clear();
+        if (step) step->finish();
+      }
+      for (const Tensor& gradient : testing::take_gradients({x, y, w})) {
+        if (gradient.defined()) results.push_back(gradient);
+      }
+      results.push_back(torch::rand({3}));
+      return results;
+    };
+    const Tensors plain = run(nullptr);
+    MemoryBudget budget(live_bytes() + Bytes(above),
+                        {.smallest = Bytes(1), .planning = std::chrono::duration<double>(0.02)});
+    try {
+      for (int i = 0; i < 7; ++i) {
+        RC_ASSERT(testing::same_bits(run(&budget), plain));
+        RC_ASSERT(budget.wait_for_plan(kPatience));
+      }
+      followed += budget.report().followed > 0;
+    } catch (const BudgetError&) {
+      RC_TAG("refused");
+    }
+    RC_ASSERT(budget.report().peak <= budget.limit());
+  }));
+  EXPECT_GT(followed, 5);
+}
+
+}  // namespace
+}  // namespace reprise
