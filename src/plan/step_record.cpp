@@ -22,11 +22,13 @@ class RecordBytes {
 
   std::int64_t of(std::size_t call) const {
     std::int64_t sum = 0;
-    for (const ValueNumber value : record_.reads_of(call)) {
-      if (value < bytes_.size()) sum += bytes_[value];
-    }
-    for (const StepRecord::Made& made : record_.makes_of(call)) sum += bytes_[made.value];
+    for (const ValueNumber value : record_.reads_of(call)) sum += of_value(value);
+    for (const StepRecord::Made& made : record_.makes_of(call)) sum += of_value(made.value);
     return sum;
+  }
+  // 0 if it cannot be dropped.
+  std::int64_t of_value(ValueNumber value) const {
+    return value < bytes_.size() ? bytes_[value] : 0;
   }
 
  private:
@@ -51,11 +53,7 @@ std::vector<std::int64_t> beside_of(const StepRecord& record, std::int64_t budge
     beside[call] = std::min(beside[call] + record.calls[call].beside, left);
   }
   std::int64_t kept = 0;
-  for (const ValueNumber value : record.kept) {
-    for (const StepRecord::Made& made : record.makes) {
-      if (made.value == value && !made.is_fixed()) kept += made.bytes;
-    }
-  }
+  for (const ValueNumber value : record.kept) kept += bytes.of_value(value);
   beside[calls] =
       std::min(beside[calls] + record.beside_at_end, std::max<std::int64_t>(budget - kept, 0));
   return beside;

@@ -23,7 +23,7 @@ CallMeter::CallMeter(const Tape& tape, std::span<Value* const> pinned)
   for (std::size_t i = 0; i < pinned.size(); ++i) {
     const Value& value = *pinned[i];
     const auto before = pinned.first(i);
-    if (value.is_in_index() || !tape.may_be_planned(value)) continue;
+    if (value.is_in_index() || !tape.may_drop(value)) continue;
     if (std::ranges::count(before, &value) == 0) beside_ -= value.size;
   }
 }
@@ -35,8 +35,6 @@ std::int64_t CallMeter::taken() const {
 std::int64_t Tape::bytes_given_up() const {
   return report.dropped_bytes.count + report.packed_bytes.count + report.parked_bytes.count;
 }
-
-bool Tape::may_be_planned(const Value& value) const { return may_drop(value); }
 
 void Tape::number(Value& value) {
   if (value.number != kNoNumber) return;
@@ -105,7 +103,7 @@ void Tape::number_results(const Producer& producer) {
     Value& value = *output.value;
     if (!is_told(value)) continue;
     number(value);
-    if (!f.record || !may_be_planned(value)) continue;
+    if (!f.record || !may_drop(value)) continue;
     f.made_at.resize(f.values.size(), 0);
     f.made_at[value.number] = static_cast<std::uint32_t>(f.record->makes.size());
     const bool is_packed = value.kind_bit != 0;

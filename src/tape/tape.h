@@ -78,7 +78,7 @@ class Tape {
   const Following& following() const { return following_; }
   bool follows() const { return following_.is_on(); }
   bool takes_notes() const { return following_.record.has_value(); }
-  bool may_be_planned(const Value& value) const;
+  bool may_drop(const Value& value) const;
   std::int64_t bytes_given_up() const;
   // Before close().
   void note_end();
@@ -142,7 +142,6 @@ class Tape {
   }
   std::vector<Value*> held_dependants(Value& root);
   void spare(Value& value);
-  bool may_drop(const Value& value) const;
   bool may_drop_once_detached(const Value& value, const Cell& cell,
                               const c10::DataPtr& memory) const;
   void update_entry(Value& value);

@@ -79,6 +79,11 @@ class Learning : public ::testing::Test {
   Learner network_;
   const std::function<Tensor()> forward_ = [this] { return network_(); };
   const Tensors leaves_ = network_.leaves();
+  std::optional<LearnedPlan> plan_for(Bytes limit) {
+    MemoryBudget budget(limit, quick());
+    learn(budget, forward_, leaves_);
+    return budget.plan();
+  }
   Bytes limit_at_share(double share) {
     return limit_at(share, [&] { testing::plain_gradients(forward_, leaves_); });
   }
@@ -169,11 +174,7 @@ TEST_F(Learning, AJobCanBeginWithThePlanOfAnother) {
   const Bytes limit = limit_at_share(0.7);
   const std::filesystem::path file =
       std::filesystem::path(::testing::TempDir()) / "reprise_learning_test.json";
-  {
-    MemoryBudget budget(limit, quick());
-    learn(budget, forward_, leaves_);
-    budget.plan()->write(file);
-  }
+  plan_for(limit)->write(file);
   MemoryBudget budget(limit, quick());
   budget.use(LearnedPlan::read(file));
   std::filesystem::remove(file);
@@ -185,12 +186,7 @@ TEST_F(Learning, AJobCanBeginWithThePlanOfAnother) {
 
 TEST_F(Learning, ThePlanOfAnotherStepIsAnErrorWhenTheStepIsOver) {
   const Bytes limit = limit_at_share(0.7);
-  std::optional<LearnedPlan> plan;
-  {
-    MemoryBudget budget(limit, quick());
-    learn(budget, forward_, leaves_);
-    plan = budget.plan();
-  }
+  const std::optional<LearnedPlan> plan = plan_for(limit);
   Learner other(48);
   const std::function<Tensor()> forward = [&] { return other(); };
   MemoryBudget budget(limit, quick());
@@ -285,12 +281,7 @@ TEST_F(Learning, OnTwoThreadsAtOnce) {
 // It decides only what goes first.
 TEST_F(Learning, APlanWithoutSenseIsFollowedToThePlainGradients) {
   const Bytes limit = limit_at_share(0.7);
-  std::optional<LearnedPlan> plan;
-  {
-    MemoryBudget budget(limit, quick());
-    learn(budget, forward_, leaves_);
-    plan = budget.plan();
-  }
+  const std::optional<LearnedPlan> plan = plan_for(limit);
   std::mt19937_64 random(11);
   std::int64_t followed = 0;
   for (int round = 0; round < 12; ++round) {
@@ -311,12 +302,7 @@ TEST_F(Learning, APlanWithoutSenseIsFollowedToThePlainGradients) {
 
 TEST_F(Learning, WhatIsMadeTooEarlyIsLeftToWhoReadsIt) {
   const Bytes limit = limit_at_share(0.7);
-  std::optional<LearnedPlan> plan;
-  {
-    MemoryBudget budget(limit, quick());
-    learn(budget, forward_, leaves_);
-    plan = budget.plan();
-  }
+  const std::optional<LearnedPlan> plan = plan_for(limit);
   // Everything at once is more than there is room for.
   const auto script = std::make_shared<plan::StepScript>(*plan->script());
   const std::size_t middle = script->calls() / 2;
