@@ -119,6 +119,14 @@ void learned_budget(Session& session) {
                       .runs = 1,
                       .spread = 0,
                       .bar = {}});
+      session.report({.bench = "learned_budget",
+                      .name = size + ", below which no plan is",
+                      .ours = plan->figures().bound,
+                      .peer = {},
+                      .unit = "×plain",
+                      .runs = 1,
+                      .spread = 0,
+                      .bar = {}});
     }
   }
 }

@@ -17,9 +17,8 @@ using Index = StepGraph::Index;
 using Run = PlanMemory::Run;
 
 constexpr std::int64_t kLookEvery = 256;  // moves, at the price and the clock
-// The first ones begin anew, so that one that ends in a dead end does not spoil the rest; the
-// others go on from the best.
-constexpr int kRounds = 6, kFreshRounds = 3;
+// The first one begins anew, the others go on from the best.
+constexpr int kRounds = 3, kFreshRounds = 1;
 
 class Annealing {
  public:
@@ -60,9 +59,12 @@ class Annealing {
   std::uint64_t below(std::uint64_t count) { return random_() % count; }
   double chance() { return static_cast<double>(random_() >> 11) * 0x1p-53; }
 
+  double price_of_excess() const {
+    return price_ * static_cast<double>(memory_.excess()) / static_cast<double>(options_.budget);
+  }
   double energy() const {
     return static_cast<double>(memory_.nanoseconds()) / static_cast<double>(graph_.nanoseconds()) +
-           price_ * static_cast<double>(memory_.excess()) / static_cast<double>(options_.budget);
+           price_of_excess();
   }
 
   bool look() {
@@ -96,6 +98,13 @@ class Annealing {
   void step() {
     const double before = energy();
     changes_.clear();
+    // Drawn first, so that a move is given up as soon as it costs more than could be accepted, even
+    // if nothing were above the budget after it: most that add runs are, when it is cold.
+    const double most_rise = -temperature_ * std::log1p(-chance());
+    const double most_dearer = most_rise + price_of_excess();
+    most_nanoseconds_ = static_cast<double>(memory_.nanoseconds()) +
+                        most_dearer * static_cast<double>(graph_.nanoseconds());
+    is_given_up_ = false;
     left_ = below(16) == 0 ? 48 : 12;
     const std::uint64_t kind = below(100);
     bool moved = false;
@@ -110,8 +119,7 @@ class Annealing {
       moved = add_some() || moved;
     }
     if (!moved) return;
-    const double rise = energy() - before;
-    if (rise <= 0 || chance() < std::exp(-rise / temperature_)) return look_at_best();
+    if (!is_given_up_ && energy() - before <= most_rise) return look_at_best();
     while (!changes_.empty()) {
       const Change change = changes_.back();
       change.adds ? remove(change.run) : add(change.run);
@@ -202,6 +210,8 @@ class Annealing {
 
   // With what it reads, as long as the draw says so; else that stays until then.
   void run_again(Index op, Index slot) {
+    is_given_up_ = is_given_up_ || static_cast<double>(memory_.nanoseconds()) > most_nanoseconds_;
+    if (is_given_up_) return;
     if (left_ > 0) --left_;
     if (graph_.can_load(op) && below(2) == 0) {
       if (memory_.runs_in(op, slot)) return;
@@ -218,6 +228,9 @@ class Annealing {
       run_again(input.op, slot);
     }
     if (memory_.runs_in(op, slot)) return;
+    const std::int64_t then = memory_.nanoseconds() + graph_.nanoseconds(op);
+    is_given_up_ = is_given_up_ || static_cast<double>(then) > most_nanoseconds_;
+    if (is_given_up_) return;
     add({op, slot});
     view_again(op, slot);
   }
@@ -281,6 +294,9 @@ class Annealing {
   double deeper_ = 1;
   double price_ = 1e-3;
   double temperature_ = 0;
+  // What the plan may cost after the move at hand.
+  double most_nanoseconds_ = 0;
+  bool is_given_up_ = false;
 };
 
 }  // namespace

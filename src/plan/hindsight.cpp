@@ -21,10 +21,12 @@ constexpr double kBetas[] = {0.5, 0, 1, 0.25, 0.75};
 constexpr double kMostInflation = 1.35, kInflationStep = 1.02;
 // What a storage that is to be kept, or made again, counts more or less than by itself.
 constexpr double kFactor = 1e4;
+// In the logarithm of the price: sets that just fit are worth a close look.
+constexpr double kPricesAway[] = {0,   0.01, 0.02, 0.03, 0.05, 0.08, 0.13,
+                                  0.2, 0.3,  0.45, 0.7,  1,    1.5};
 // Shares of the time.
 constexpr double kForPolicies = 0.2, kForCuts = 0.5, kWithoutStore = 0.4;
-// Without a clock.
-constexpr int kCutPrices = 30;
+// Policies are given up there.
 constexpr double kMostSlowdown = 10;
 
 class Search {
@@ -110,21 +112,26 @@ class Search {
       const double middle = (low + high) / 2;
       (keep_set(graph_, slot, std::exp(middle)).kept_bytes > room ? low : high) = middle;
     }
-    for (int i = 0; i < kCutPrices; ++i) {
-      const int steps = (i + 1) / 2;
-      const double price = std::exp(high + (i % 2 == 0 ? 0.1 : -0.1) * steps);
-      const KeepSet set = keep_set(graph_, slot, price);
-      std::vector<double> factors(graph_.storages(), 1);
-      for (Index storage = 0; storage < graph_.storages(); ++storage) {
-        if (set.kept[storage]) factors[storage] = kFactor;
-        if (set.made_again[storage]) factors[storage] = 1 / kFactor;
-      }
-      for (const double beta : {0.5, 0., 1.}) {
-        for (const double inflation : {1., 1.05}) {
+    for (const double inflation : {1., 1.05}) {
+      for (const double away : kPricesAway) {
+        for (const double sign : {1., -1.}) {
+          if (away > 0 || sign > 0) try_cut(slot, std::exp(high + sign * away), inflation);
           if (is_over(kForCuts)) return;
-          try_policy(beta, inflation, slot, factors);
         }
       }
+    }
+  }
+
+  void try_cut(Index slot, double price, double inflation) {
+    const KeepSet set = keep_set(graph_, slot, price);
+    std::vector<double> factors(graph_.storages(), 1);
+    for (Index storage = 0; storage < graph_.storages(); ++storage) {
+      if (set.kept[storage]) factors[storage] = kFactor;
+      if (set.made_again[storage]) factors[storage] = 1 / kFactor;
+    }
+    for (const double beta : {1., 0.5, 0.}) {
+      if (is_over(kForCuts)) return;
+      try_policy(beta, inflation, slot, factors);
     }
   }
 
@@ -134,18 +141,19 @@ class Search {
     options.seed = options_.seed;
     options.moves = options_.moves;
     options.is_over = [this] { return is_over(1); };
-    if (options_.moves == 0) {
-      // How many there is time for, by a part of them.
-      constexpr std::int64_t kTrial = 4096;
-      const Stopwatch trial;
-      options.moves = kTrial;
+    if (options_.moves != 0) return consider(anneal(graph_, start(), options));
+    // As many moves as there is time for, as told by those before: they are quicker when it is
+    // cold, so that some is left.
+    constexpr std::int64_t kTrial = 4096;
+    constexpr double kMostMoves = 1e15, kWorthIt = 0.02;
+    for (options.moves = kTrial;; ++options.seed) {
+      const Stopwatch watch;
       consider(anneal(graph_, start(), options));
       const double left = options_.seconds - watch_.elapsed().count();
-      constexpr double kMostMoves = 1e15;
-      const double trials = std::max(0., left / trial.elapsed().count());
-      options.moves = std::llround(std::min(trials * kTrial, kMostMoves));
+      if (is_over(1) || left < kWorthIt * options_.seconds) return;
+      const double rate = static_cast<double>(options.moves) / watch.elapsed().count();
+      options.moves = std::llround(std::clamp(left * rate, 1., kMostMoves));
     }
-    consider(anneal(graph_, start(), options));
   }
 
   // Annealing may come to plans that fit from one that does not.

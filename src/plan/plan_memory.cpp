@@ -86,10 +86,9 @@ void PlanMemory::change(Run run, bool adds) {
 }
 
 void PlanMemory::recount(Index storage) {
-  for (const Interval& interval : intervals_[storage]) count(storage, interval, false);
-  intervals_[storage].clear();
   const Index op = graph_.storage(storage).op;
   const std::vector<Index>& runs = runs_[op];
+  fresh_.clear();
   for (std::size_t k = 0; k < runs.size(); ++k) {
     const Index next = k + 1 < runs.size() ? runs[k + 1] : kNever;
     End end{runs[k], op};
@@ -97,9 +96,20 @@ void PlanMemory::recount(Index storage) {
       if (graph_.tensor(tensor).storage != storage) continue;
       end = std::max(end, last_read(tensor, runs[k], next));
     }
-    intervals_[storage].push_back({runs[k], end.slot, end.op});
-    count(storage, intervals_[storage].back(), true);
+    fresh_.push_back({runs[k], end.slot, end.op});
   }
+  // Most are as they were, and long.
+  std::vector<Interval>& known = intervals_[storage];
+  const auto is_in = [](const std::vector<Interval>& all, const Interval& interval) {
+    return std::find(all.begin(), all.end(), interval) != all.end();
+  };
+  for (const Interval& interval : known) {
+    if (!is_in(fresh_, interval)) count(storage, interval, false);
+  }
+  for (const Interval& interval : fresh_) {
+    if (!is_in(known, interval)) count(storage, interval, true);
+  }
+  known = fresh_;
 }
 
 PlanMemory::End PlanMemory::last_read(Index tensor, Index slot, Index next) const {

@@ -31,6 +31,7 @@ class PlanMemory {
     Index begin = 0;   // slot
     Index end = 0;     // slot of the last reader
     Index end_op = 0;  // and the operator; the storage's own if nobody reads it
+    bool operator==(const Interval&) const = default;
   };
 
   PlanMemory(const StepGraph& graph, const GraphPlan& plan, std::int64_t budget);
@@ -79,7 +80,8 @@ class PlanMemory {
   std::vector<std::vector<Index>> runs_;
   std::vector<std::vector<Index>> computed_;      // of these, those that are no loads
   std::vector<std::vector<Interval>> intervals_;  // by storage, one a run of its operator
-  std::vector<std::int64_t> through_;             // by slot, with what is fixed
+  std::vector<Interval> fresh_;
+  std::vector<std::int64_t> through_;  // by slot, with what is fixed
   std::vector<std::int64_t> inside_;
   // By slot, the intervals that begin or end there.
   struct Edge {
