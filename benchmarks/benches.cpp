@@ -24,6 +24,7 @@ std::span<const Bench> all_benches() {
        hindsight_quality},
       {"learned_budget", "what a budget saves when it has learned the step", learned_budget},
       {"hindsight_vs_ilp", "plans of small steps beside the best that there are", hindsight_vs_ilp},
+      {"predicted_peak", "peaks estimated without memory, beside measured ones", predicted_peak},
       {"simulate", "simrd's figures, and simulated events a second", simulate},
       {"evict_scale", "a decision what to drop among 100 to 100,000 values", evict_scale},
       {"allocation", "the counting allocator against LibTorch's own", allocation},

@@ -36,6 +36,7 @@ void chain_quality(Session& session);
 void hindsight_quality(Session& session);
 void learned_budget(Session& session);
 void hindsight_vs_ilp(Session& session);
+void predicted_peak(Session& session);
 void simulate(Session& session);
 
 }  // namespace reprise::bench

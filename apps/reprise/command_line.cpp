@@ -158,6 +158,9 @@ int run_command_line(int argc, const char* const* argv) {
   add_frontier(program, chosen);
   add_plan(program, chosen);
   add_simulate(program, chosen);
+  add_estimate(program, chosen);
+  add_advise(program, chosen);
+  add_calibrate(program, chosen);
   add_info(program, chosen);
   const int exit_code = parse_and_run(program, chosen, argc, argv);
   return with_output(command_name(program), exit_code);

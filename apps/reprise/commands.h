@@ -26,6 +26,9 @@ void add_compare(CLI::App& program, Chosen& chosen);
 void add_frontier(CLI::App& program, Chosen& chosen);
 void add_plan(CLI::App& program, Chosen& chosen);
 void add_simulate(CLI::App& program, Chosen& chosen);
+void add_estimate(CLI::App& program, Chosen& chosen);
+void add_advise(CLI::App& program, Chosen& chosen);
+void add_calibrate(CLI::App& program, Chosen& chosen);
 void add_info(CLI::App& program, Chosen& chosen);
 
 // Runs what was chosen; an error becomes one line on stderr, "WHERE: what, and how to mend it", and

@@ -28,14 +28,6 @@ namespace reprise::app {
 
 namespace {
 
-void check_choice(const char* option, const std::string& value,
-                  const std::vector<std::string>& choices) {
-  if (std::ranges::find(choices, value) == choices.end()) {
-    throw UsageError(
-        fmt::format("{} is '{}': choose one of {}", option, value, fmt::join(choices, ", ")));
-  }
-}
-
 // As models::check() does, in the spelling of the options.
 void check_heads(const models::GptOptions& gpt) {
   if (gpt.width % gpt.heads == 0) return;
@@ -43,16 +35,6 @@ void check_heads(const models::GptOptions& gpt) {
       fmt::format("--heads {} does not divide --width {}: choose a --width that is a multiple of "
                   "--heads, such as {}",
                   gpt.heads, gpt.width, (gpt.width / gpt.heads + 1) * gpt.heads));
-}
-
-void check_run(RunOptions& options) {
-  check_choice("--determinism", options.determinism, {"none", "default", "values"});
-  check_choice("--model", options.model, {"gpt"});
-  check_choice("--attention", options.attention, {"fused", "unfused"});
-  check_choice("--dtype", options.dtype, {"f32", "bf16"});
-  options.gpt.fused_attention = options.attention == "fused";
-  check_heads(options.gpt);
-  models::check(options.gpt);
 }
 
 // A tape can be asked for the hashes, and for nothing else that regions are asked for.
@@ -301,6 +283,24 @@ void check_trace(PlanOptions& options) {
 }  // namespace
 
 bool is_step_planner(const std::string& name) { return name == "hindsight" || name == "ilp"; }
+
+void check_choice(const char* option, const std::string& value,
+                  const std::vector<std::string>& choices) {
+  if (std::ranges::find(choices, value) == choices.end()) {
+    throw UsageError(
+        fmt::format("{} is '{}': choose one of {}", option, value, fmt::join(choices, ", ")));
+  }
+}
+
+void check_run(RunOptions& options) {
+  check_choice("--determinism", options.determinism, {"none", "default", "values"});
+  check_choice("--model", options.model, {"gpt"});
+  check_choice("--attention", options.attention, {"fused", "unfused"});
+  check_choice("--dtype", options.dtype, {"f32", "bf16"});
+  options.gpt.fused_attention = options.attention == "fused";
+  check_heads(options.gpt);
+  models::check(options.gpt);
+}
 
 void check(FrontierOptions& options) {
   check_run(options);

@@ -95,6 +95,13 @@ void OptionGroup::real(const char* option, double& target, RealRange range, cons
   })->default_str(fmt::format("{}", target));
 }
 
+void OptionGroup::real(const char* option, std::optional<double>& target, RealRange range,
+                       const char* help) {
+  add(option, "X", help, [&target, option, range](const std::string& text) {
+    target = read_real(option, text, range);
+  });
+}
+
 void OptionGroup::path(const char* option, const char* type, std::string& target,
                        const char* help) {
   add(option, type, help, [&target, option](const std::string& text) {

@@ -29,6 +29,7 @@ class OptionGroup {
   void whole(const char* option, std::optional<std::int64_t>& target, WholeRange range,
              const char* help);
   void real(const char* option, double& target, RealRange range, const char* help);
+  void real(const char* option, std::optional<double>& target, RealRange range, const char* help);
   void path(const char* option, const char* type, std::string& target, const char* help);
   // One path each time the option is given, taken as it is.
   void paths(const char* option, std::vector<std::string>& target, const char* help);

@@ -29,21 +29,6 @@ std::int64_t most_threads() {
   return std::max<std::int64_t>(1024, 4 * std::int64_t{std::thread::hardware_concurrency()});
 }
 
-void bind_model(CLI::App& command, RunOptions& options) {
-  OptionGroup model(command, "Model");
-  model.text("--model", "NAME", options.model, "which network: gpt");
-  model.whole("--layers", options.gpt.layers, {1, kMostLayers}, "number of blocks");
-  model.whole("--width", options.gpt.width, {1, kMostSize},
-              "of the residual stream; a multiple of --heads");
-  model.whole("--heads", options.gpt.heads, {1, kMostSize}, "attention heads");
-  model.whole("--context", options.gpt.context, {1, kMostSize},
-              "sequence length in tokens; a token is a byte");
-  model.text("--attention", "KIND", options.attention,
-             "fused, or unfused (stores context² weights)");
-  model.real("--dropout", options.gpt.dropout, {.least = 0, .most = 1, .without_most = true},
-             "probability in [0, 1)");
-}
-
 void bind_data(CLI::App& command, RunOptions& options, bool has_text = true) {
   OptionGroup data(command, "Data");
   if (has_text) {
@@ -99,6 +84,21 @@ void bind_budget_options(OptionGroup& group, RunOptions& options) {
 }
 
 }  // namespace
+
+void bind_model(CLI::App& command, RunOptions& options) {
+  OptionGroup model(command, "Model");
+  model.text("--model", "NAME", options.model, "which network: gpt");
+  model.whole("--layers", options.gpt.layers, {1, kMostLayers}, "number of blocks");
+  model.whole("--width", options.gpt.width, {1, kMostSize},
+              "of the residual stream; a multiple of --heads");
+  model.whole("--heads", options.gpt.heads, {1, kMostSize}, "attention heads");
+  model.whole("--context", options.gpt.context, {1, kMostSize},
+              "sequence length in tokens; a token is a byte");
+  model.text("--attention", "KIND", options.attention,
+             "fused, or unfused (stores context² weights)");
+  model.real("--dropout", options.gpt.dropout, {.least = 0, .most = 1, .without_most = true},
+             "probability in [0, 1)");
+}
 
 const std::vector<std::string>& usual_strategies() {
   static const std::vector<std::string> names = {"none", "sqrt", "segments:4", "every-block"};

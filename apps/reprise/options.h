@@ -92,6 +92,13 @@ void bind(CLI::App& command, CompareOptions& options);
 void bind(CLI::App& command, FrontierOptions& options);
 void bind(CLI::App& command, PlanOptions& options);
 
+// The model's options alone, and the checks of what all commands with a model have in common.
+void bind_model(CLI::App& command, RunOptions& options);
+void check_run(RunOptions& options);
+// Throws UsageError unless the value is one of those.
+void check_choice(const char* option, const std::string& value,
+                  const std::vector<std::string>& choices);
+
 // What `reprise compare` measures if nothing is named and the model is deep enough.
 const std::vector<std::string>& usual_strategies();
 

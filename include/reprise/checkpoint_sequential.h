@@ -21,7 +21,8 @@
 // the model's forward and backward add to what is live before: activations, temporaries, gradients.
 // Only the first use may take more, where one layer alone, kept and beside its input and output,
 // does. Several threads measure one after another; what others allocate meanwhile is counted as the
-// model's (reprise/profile_chain.h), so let first uses be alone.
+// model's (reprise/profile_chain.h), so let first uses be alone. Inputs without memory, as in an
+// estimate (reprise/estimate.h), have nothing to measure: UsageError.
 //
 // In each form gradients are bitwise those of the plain chain.
 //

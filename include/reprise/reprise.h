@@ -8,6 +8,7 @@
 #include <reprise/checkpoint_sequential.h>
 #include <reprise/custom_function.h>
 #include <reprise/error.h>
+#include <reprise/estimate.h>
 #include <reprise/learned_plan.h>
 #include <reprise/memory.h>
 #include <reprise/memory_budget.h>

@@ -30,6 +30,7 @@ class StepTrace;
 namespace plan {
 struct Trace;
 const Trace& trace_of(const StepTrace& trace);
+StepTrace step_trace(Trace trace);
 }  // namespace plan
 
 // Which value goes first when bytes are needed: the one with the lowest score. Cost is the seconds
@@ -98,6 +99,7 @@ class StepTrace {
 
  private:
   friend const plan::Trace& plan::trace_of(const StepTrace& trace);
+  friend StepTrace plan::step_trace(plan::Trace trace);
   struct Contents;
   explicit StepTrace(std::shared_ptr<const Contents> contents) : contents_(std::move(contents)) {}
 

@@ -42,6 +42,10 @@ struct StepTrace::Contents {
 
 const plan::Trace& plan::trace_of(const StepTrace& trace) { return trace.contents_->trace; }
 
+StepTrace plan::step_trace(Trace trace) {
+  return StepTrace(std::make_shared<StepTrace::Contents>(std::move(trace)));
+}
+
 std::vector<std::string> heuristic_names() { return plan::heuristic_names(); }
 
 StepTrace StepTrace::read(const std::filesystem::path& file) {

@@ -12,7 +12,6 @@ namespace reprise::plan {
 
 namespace {
 
-constexpr std::int64_t kMostNanoseconds = std::int64_t{1} << 52;  // 52 days
 constexpr std::int64_t kMostBytes = std::int64_t{1} << 60;
 
 [[noreturn]] void fail(const std::string& reason) { throw UsageError(reason); }
@@ -111,7 +110,7 @@ void TraceBuilder::constant(std::string_view name, std::int64_t bytes) {
 
 void TraceBuilder::call(std::string_view name, std::span<const std::string_view> arguments,
                         std::span<const Result> results, std::int64_t nanoseconds) {
-  check_sum(nanoseconds_, nanoseconds, kMostNanoseconds, "nanoseconds");
+  check_sum(nanoseconds_, nanoseconds, TraceBuilder::kMostNanoseconds, "nanoseconds");
   for (const std::string_view each : arguments) known(each);
   std::int64_t bytes = bytes_;
   for (std::size_t i = 0; i < results.size(); ++i) {
@@ -139,7 +138,7 @@ void TraceBuilder::call(std::string_view name, std::span<const std::string_view>
 
 void TraceBuilder::mutate(std::string_view name, std::span<const std::string_view> arguments,
                           std::span<const std::int64_t> written, std::int64_t nanoseconds) {
-  check_sum(nanoseconds_, nanoseconds, kMostNanoseconds, "nanoseconds");
+  check_sum(nanoseconds_, nanoseconds, TraceBuilder::kMostNanoseconds, "nanoseconds");
   for (const std::string_view each : arguments) known(each);
   std::int64_t bytes = bytes_;
   for (std::size_t i = 0; i < written.size(); ++i) {

@@ -18,6 +18,9 @@ namespace reprise::plan {
 
 class TraceBuilder {
  public:
+  // Of all calls together: 52 days.
+  static constexpr std::int64_t kMostNanoseconds = std::int64_t{1} << 52;
+
   struct Result {
     std::string_view name;
     std::int64_t bytes = 0;

@@ -13,6 +13,8 @@
 #include <string>
 #include <vector>
 
+#include "libtorch/on_meta.h"
+
 namespace reprise::detail {
 namespace {
 
@@ -160,6 +162,14 @@ at::Tensor checkpoint_within(const Layers& layers, Bytes budget, at::Tensor inpu
   }
   if (!at::GradMode::is_enabled() || layers.functions.empty()) {
     return checkpoint_sequential(layers.functions, 1, std::move(input), options);
+  }
+  // Stages without memory take no time and no bytes, and what is measured is kept.
+  if (input.is_meta() || libtorch::is_on_meta()) {
+    throw UsageError(
+        "checkpoint_sequential(): a budget of " + std::to_string(budget.count) +
+        " bytes needs layers that are measured, and tensors without memory, as in an "
+        "estimate, have nothing to measure; give it a schedule instead, planned by "
+        "planners::rotor() from profile_chain() of a real input, or a number of segments");
   }
   const Schedule schedule = schedule_within(layers, budget, input);
   return checkpoint_sequential(layers.functions, schedule, std::move(input), options);

@@ -8,7 +8,7 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 # From the bottom up: a folder includes from itself and from those before it.
-LAYERS = ["core", "plan", "libtorch", "store", "region", "selective", "tape", "influence", "pipeline",
+LAYERS = ["core", "plan", "libtorch", "store", "region", "selective", "tape", "estimate", "influence", "pipeline",
           "distributed", "report"]
 WITHOUT_TORCH = {"src/core", "src/plan"}
 TORCH = re.compile(r"^(torch|ATen|c10|caffe2)/")

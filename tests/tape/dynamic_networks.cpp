@@ -100,7 +100,7 @@ struct Experts final : Network {
 std::vector<NetworkKind> dynamic_networks() {
   return {{"Lstm", make_network<Lstm>},
           {"Tree", make_network<Tree>},
-          {"MixtureOfExperts", make_network<Experts>}};
+          {"MixtureOfExperts", make_network<Experts>, /*reads_values=*/true}};
 }
 
 }  // namespace reprise::testing

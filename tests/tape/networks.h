@@ -21,6 +21,8 @@ struct NetworkKind {
   std::string name;
   // Weights and data are drawn from the default generator.
   std::shared_ptr<Network> (*make)();
+  // Its loss asks tensors for values (item(), masks as indices), which none has in an estimate.
+  bool reads_values = false;
 };
 
 // MLP, GPT, BERT, ViT, ResNet, U-Net.

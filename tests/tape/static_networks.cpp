@@ -191,9 +191,12 @@ struct UNet final : Network {
 }  // namespace
 
 std::vector<NetworkKind> static_networks() {
-  return {{"Mlp", make_network<Mlp>},       {"Gpt", make_network<Gpt>},
-          {"Bert", make_network<Bert>},     {"Vit", make_network<Vit>},
-          {"ResNet", make_network<ResNet>}, {"UNet", make_network<UNet>}};
+  return {{"Mlp", make_network<Mlp>},
+          {"Gpt", make_network<Gpt>},
+          {"Bert", make_network<Bert>, /*reads_values=*/true},
+          {"Vit", make_network<Vit>},
+          {"ResNet", make_network<ResNet>},
+          {"UNet", make_network<UNet>}};
 }
 
 }  // namespace reprise::testing

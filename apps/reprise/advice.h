@@ -1,0 +1,59 @@
+// What to do about a model on a device: decided by figures alone.
+//
+// clang-format off
+// | the first of these that is true               | advice                                  |
+// |-----------------------------------------------|-----------------------------------------|
+// | the plain step fits                           | checkpointing off                       |
+// | the state alone does not fit                  | divide it: checkpointing frees no state |
+// | the plain step fits with fused attention      | that: it recomputes nothing             |
+// | a strategy or a byte budget fits              | the one that takes least time           |
+// | fewer sequences, or more shards, fit          | those                                   |
+// clang-format on
+#pragma once
+
+#include <reprise/bytes.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace reprise::app {
+
+struct AdviceFigures {
+  struct Way {
+    std::string name;  // a strategy; "budget" for a byte budget
+    Bytes peak;
+    double slowdown = 1;  // of the plain step
+    // Of a byte budget, before it has learned the step: nothing where it does not fit until then.
+    std::optional<double> unlearnt;
+  };
+
+  Bytes device;
+  std::string device_option;  // as it was given
+  Bytes state;                // parameters, gradients and optimizer state, of one device
+  Bytes plain_peak, plain_activations;
+  std::vector<Way> ways;  // beside the plain step
+  std::int64_t batch = 1, shards = 1;
+  std::int64_t most_shards = 1;  // that were tried
+  // The way of least memory, with fewer sequences and with more shards; nothing if that is no way
+  // out.
+  std::optional<std::int64_t> largest_batch, least_shards;
+  // The plain step's peak with fused attention, if it is not.
+  std::optional<Bytes> fused_peak;
+};
+
+enum class Remedy { kOff, kFusedAttention, kStrategy, kBudget, kShards, kSmallerBatch, kNone };
+
+struct Advice {
+  Remedy remedy = Remedy::kNone;
+  std::string way;                 // of the ways, where one was chosen
+  std::vector<std::string> words;  // sentences with the figures, the advice first
+};
+
+// "off", "strategy", ...
+const char* name_of(Remedy remedy);
+
+Advice advise_on(const AdviceFigures& figures);
+
+}  // namespace reprise::app

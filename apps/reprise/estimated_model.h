@@ -1,0 +1,36 @@
+// The model that the options ask for, without a byte of it, and what a step of it would need under
+// a strategy.
+#pragma once
+
+#include <reprise/estimate.h>
+
+#include <string>
+
+#include "apps/reprise/estimate_options.h"
+#include "apps/reprise/figures.h"
+#include "models/gpt.h"
+#include "models/strategy.h"
+
+namespace reprise::app {
+
+class EstimatedModel {
+ public:
+  explicit EstimatedModel(const EstimateModelOptions& options);
+
+  // One forward and backward with so many sequences. Kinds of activations begin with "embedding",
+  // "block" or "head".
+  Estimate estimate(const std::string& strategy, std::int64_t batch);
+  Estimate estimate(const std::string& strategy) { return estimate(strategy, options_.batch); }
+
+  const EstimateOptions& machine_and_state() const { return estimate_options_; }
+  // The model, the step, the machine, and how the state is divided.
+  Facts facts() const;
+
+ private:
+  EstimateModelOptions options_;
+  EstimateOptions estimate_options_;
+  models::Gpt model_{nullptr};
+  models::Layers layers_;
+};
+
+}  // namespace reprise::app

@@ -1,0 +1,36 @@
+// The smallest byte budget in which an estimated step would run, and what it would cost there.
+#pragma once
+
+#include <reprise/simulate.h>
+#include <reprise/step_plan.h>
+
+#include <optional>
+
+namespace reprise::app {
+
+// For a plan's search, and for that of the least budget.
+inline constexpr double kBudgetSearchSeconds = 1;
+// A step that takes longer than so many plain ones is of no use to anybody.
+inline constexpr double kSlowestStep = 2;
+
+struct BudgetCost {
+  Bytes budget;
+  // How much longer the step takes: with decisions made as it runs, and with a plan (hindsight).
+  // Nothing where it would not fit, or take longer than kSlowestStep.
+  std::optional<double> online, planned;
+  // The search for the least ended early: there may be a smaller one.
+  bool is_cut = false;
+  std::optional<double> slowdown() const {
+    if (!planned || !online) return planned ? planned : online;
+    return std::min(*planned, *online);
+  }
+};
+
+BudgetCost cost_of_budget(const StepTrace& trace, Bytes budget);
+
+// Found by bisection among budgets that decisions made as the step runs can hold, to a hundredth of
+// what lies between the step's floor and its plain peak, or as far as the time lets it: a simulated
+// step takes a time that grows with the square of its operators.
+BudgetCost least_budget(const StepTrace& trace);
+
+}  // namespace reprise::app

@@ -1,0 +1,183 @@
+// Calls that touch nothing but meta tensors go on as they are. Any other starts anew at the meta
+// device's kernel: the keys that it came with are those of other devices.
+#include "libtorch/on_meta.h"
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/GradMode.h>
+#include <c10/util/StringUtil.h>
+
+#include <algorithm>
+#include <string>
+
+#include "libtorch/meta_errors.h"
+#include "libtorch/operator_facts.h"
+
+namespace reprise::libtorch {
+
+namespace {
+
+const c10::Device kMetaDevice(c10::kMeta);
+
+// Attention asks it of its query and key, to see whether they are one tensor.
+bool is_of_itself(const OperatorCall& call, const std::vector<c10::IValue>& arguments) {
+  if (call.schema().name() != "aten::equal") return false;
+  const at::Tensor& one = arguments[0].toTensor();
+  const at::Tensor& other = arguments[1].toTensor();
+  return one.has_storage() && other.has_storage() && one.is_alias_of(other) &&
+         one.storage_offset() == other.storage_offset() && one.sizes() == other.sizes() &&
+         one.strides() == other.strides();
+}
+
+}  // namespace
+
+c10::Storage meta_storage(std::size_t bytes) {
+  return c10::Storage(c10::Storage::use_byte_size_t(), static_cast<std::int64_t>(bytes),
+                      c10::GetAllocator(c10::kMeta), /*resizable=*/true);
+}
+
+at::Tensor on_meta_storage(const at::Tensor& form, const c10::Storage& meta) {
+  at::Tensor tensor = at::detail::empty_strided_meta({0}, {1}, form.scalar_type());
+  auto* const impl = tensor.unsafeGetTensorImpl();
+  impl->set_storage_keep_dtype(meta);
+  impl->set_storage_offset(form.storage_offset());
+  impl->set_sizes_and_strides(form.sizes(), form.strides());
+  if (form.is_conj()) impl->_set_conj(true);
+  if (form.is_neg()) impl->_set_neg(true);
+  return tensor;
+}
+
+std::string OnMeta::trained_elsewhere() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return trained_elsewhere_.empty() ? "" : c10::str(trained_elsewhere_.front().first.sizes());
+}
+
+void OnMeta::drop_gradients_elsewhere() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (const auto& [tensor, gradient] : trained_elsewhere_) {
+    if (tensor.grad().defined() && tensor.grad().is_meta()) tensor.mutable_grad() = gradient;
+  }
+}
+
+void OnMeta::note_if_trained(const at::Tensor& elsewhere) {
+  if (!c10::GradMode::is_enabled() || !elsewhere.requires_grad() || !elsewhere.is_leaf()) return;
+  const auto is_it = [&](const auto& noted) { return noted.first.is_same(elsewhere); };
+  if (std::ranges::any_of(trained_elsewhere_, is_it)) return;
+  trained_elsewhere_.emplace_back(elsewhere, elsewhere.grad());
+}
+
+at::Tensor OnMeta::stand_in_for(const at::Tensor& tensor) {
+  const c10::Storage& real = tensor.storage();
+  auto found = stand_ins_.find(real.unsafeGetStorageImpl());
+  if (found == stand_ins_.end()) {
+    found =
+        stand_ins_.emplace(real.unsafeGetStorageImpl(), StandIn{real, meta_storage(real.nbytes())})
+            .first;
+    stands_in(found->second.meta);
+  }
+  return on_meta_storage(tensor, found->second.meta);
+}
+
+// Whether it has been changed.
+bool OnMeta::put_on_meta(c10::IValue& value, bool is_written) {
+  const auto is_elsewhere = [&](const at::Tensor& tensor) {
+    if (!tensor.defined() || tensor.is_meta() || !tensor.has_storage()) return false;
+    note_if_trained(tensor);
+    return tensor.dim() > 0 || is_written;
+  };
+  if (value.isTensor()) {
+    if (!is_elsewhere(value.toTensor())) return false;
+    value = stand_in_for(value.toTensor());
+    return true;
+  }
+  if (value.isDevice()) {
+    if (value.toDevice() == kMetaDevice) return false;
+    value = kMetaDevice;
+    return true;
+  }
+  bool changed = false;
+  if (value.isTensorList()) {
+    const std::vector<at::Tensor> tensors = value.toTensorVector();
+    for (const at::Tensor& each : tensors) changed |= is_elsewhere(each);
+    if (!changed) return false;
+    c10::List<at::Tensor> list;
+    for (const at::Tensor& each : tensors) {
+      list.push_back(is_elsewhere(each) ? stand_in_for(each) : each);
+    }
+    value = std::move(list);
+  } else if (value.isOptionalTensorList()) {
+    c10::List<std::optional<at::Tensor>> list;
+    for (std::optional<at::Tensor> each : value.toOptionalTensorList()) {
+      if (each && is_elsewhere(*each)) {
+        changed = true;
+        *each = stand_in_for(*each);
+      }
+      list.push_back(std::move(each));
+    }
+    if (changed) value = std::move(list);
+  }
+  return changed;
+}
+
+bool OnMeta::put_arguments_on_meta(OperatorCall& call, std::vector<c10::IValue>& arguments) {
+  const auto& schema = call.schema().arguments();
+  const auto& writes = facts_of(call.handle()).writes;
+  bool is_changed = false, has_tensor = false;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    c10::IValue& value = arguments[i];
+    // A factory that names no device means the default one.
+    const bool means_default = value.isNone() && schema[i].name() == "device";
+    if (means_default) value = c10::Device(c10::kCPU);
+    const bool is_written = std::ranges::any_of(writes, [&](const OperatorFacts::Write& write) {
+      return write.argument == i && write.happens(call.arguments());
+    });
+    const bool is_put = put_on_meta(value, is_written);
+    // With a tensor to go by, no device means that tensor's.
+    if (means_default && has_tensor) {
+      value = c10::IValue();
+    } else {
+      is_changed |= is_put;
+    }
+    has_tensor |= value.isTensor() || value.isTensorList() || value.isOptionalTensorList();
+  }
+  if (is_changed) {
+    for (std::size_t i = 0; i < arguments.size(); ++i) call.replace_argument(i, arguments[i]);
+  }
+  return is_changed;
+}
+
+void OnMeta::intercept(OperatorCall& call) {
+  std::vector<c10::IValue> arguments = call.arguments().vec();
+  bool is_changed = false;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    is_changed = put_arguments_on_meta(call, arguments);
+    if (is_of_itself(call, arguments)) return call.answer({true});
+    before(call);
+  }
+  try {
+    run(call, arguments, is_changed);
+  } catch (const c10::Error& error) {
+    explain_on_meta(error);
+    throw;
+  }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  after(call, arguments);
+}
+
+void OnMeta::run(OperatorCall& call, const std::vector<c10::IValue>& arguments, bool is_changed) {
+  if (!is_changed) return call.proceed();
+  std::vector<c10::IValue> stack = arguments;
+  call.handle().redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), &stack);
+  call.answer(stack);
+}
+
+bool is_on_meta() {
+  for (const auto* link = innermost_interceptor(); link != nullptr;
+       link = link_in_force(link->outer.get())) {
+    if (dynamic_cast<const OnMeta*>(link->interceptor.get()) != nullptr) return true;
+  }
+  return false;
+}
+
+}  // namespace reprise::libtorch

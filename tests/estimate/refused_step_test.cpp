@@ -1,0 +1,238 @@
+// Steps that an estimate cannot follow are refused by name, and leave no trace.
+#include <ATen/autocast_mode.h>
+#include <gmock/gmock.h>
+#include <reprise/checkpoint_sequential.h>
+#include <reprise/estimate.h>
+#include <torch/torch.h>
+
+#include <cmath>
+#include <limits>
+#include <stdexcept>
+
+#include "tests/refusal.h"
+
+namespace reprise {
+namespace {
+
+namespace nn = torch::nn;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr std::int64_t kRows = 16, kColumns = 64;
+
+struct Scaled : nn::Module {
+  at::Tensor weight = register_parameter("weight", at::ones({kColumns, kColumns}));
+  at::Tensor cache;
+
+  at::Tensor loss(const at::Tensor& x) { return at::mm(x, weight).square().mean(); }
+  // As modules do that learn sizes from their first input.
+  at::Tensor lazy_loss(const at::Tensor& x) {
+    if (!cache.defined()) cache = register_buffer("cache", at::zeros({kColumns}));
+    return loss(x + cache);
+  }
+};
+
+std::string refusal_by(nn::Module& module, const std::function<at::Tensor()>& loss,
+                       const EstimateOptions& options = {}) {
+  return refusal_of([&] { estimate_step(module, loss, options); });
+}
+
+class Autocast {
+ public:
+  explicit Autocast(at::ScalarType dtype) : outer_(at::autocast::get_autocast_dtype(at::kCPU)) {
+    at::autocast::set_autocast_enabled(at::kCPU, true);
+    at::autocast::set_autocast_dtype(at::kCPU, dtype);
+  }
+  ~Autocast() {
+    at::autocast::set_autocast_enabled(at::kCPU, false);
+    at::autocast::set_autocast_dtype(at::kCPU, outer_);
+    at::autocast::clear_cache();
+  }
+
+ private:
+  at::ScalarType outer_;
+};
+
+TEST(RefusedStep, RunsUnderAutocast) {
+  Scaled module;
+  const auto x = at::rand({kRows, kColumns});
+  const auto step = [&] {
+    const Autocast cast(at::kBFloat16);
+    return module.loss(x);
+  };
+  EXPECT_THAT(refusal_by(module, step),
+              AllOf(HasSubstr("runs under autocast to BFloat16"), HasSubstr("convert the module")));
+  // That of another device does nothing there.
+  EXPECT_EQ(refusal_by(module, step, {.device = c10::kCUDA}), "");
+}
+
+TEST(RefusedStep, OnAMachineWithoutRates) {
+  Scaled module;
+  const auto refusal = [&](const Machine& machine) {
+    return refusal_by(module,
+                      [&] {
+                        return module.loss(at::rand({kRows, kColumns}));
+                      },
+                      {.machine = machine});
+  };
+  constexpr double kInfinite = std::numeric_limits<double>::infinity();
+  EXPECT_THAT(refusal({.flops = 0}),
+              HasSubstr("the machine's flops is 0; it must be from 1 to 1e+24"));
+  EXPECT_THAT(refusal({.flops = 1e-9}), HasSubstr("flops is 1e-09; it must be"));
+  EXPECT_THAT(refusal({.low_precision_flops = std::nan("")}),
+              HasSubstr("low_precision_flops is nan; it must be from 1 to 1e+24"));
+  EXPECT_THAT(refusal({.bandwidth = kInfinite}),
+              HasSubstr("bandwidth is inf; it must be from 1 to 1e+24"));
+  EXPECT_THAT(refusal({.overhead = std::chrono::seconds(-1)}),
+              HasSubstr("overhead is -1; it must be from 0 to 1"));
+  EXPECT_THAT(refusal({.overhead = std::chrono::duration<double>(kInfinite)}),
+              HasSubstr("overhead is inf; it must be from 0 to 1"));
+}
+
+TEST(RefusedStep, OfMonths) {
+  Scaled module;
+  const auto step = [&] { return module.loss(at::rand({1024, kColumns})); };
+  for (const Machine& slow : {Machine{.flops = 1}, Machine{.bandwidth = 1e-0, .overhead = {}}}) {
+    EXPECT_THAT(refusal_by(module,
+                           [&] {
+                             return module.loss(at::empty({1 << 20, kColumns}, at::kMeta));
+                           },
+                           {.machine = slow}),
+                AllOf(HasSubstr("the step would take "), HasSubstr(" days at "),
+                      HasSubstr("; give the machine's rates (--flops, --bandwidth)")));
+  }
+  EXPECT_EQ(refusal_by(module, step, {.machine = {.flops = 1e3}}), "");
+}
+
+// A layer that counts how often it runs.
+struct CountedImpl : nn::Module {
+  explicit CountedImpl(int* count) : runs(count) { register_module("linear", linear); }
+  at::Tensor forward(const at::Tensor& x) {
+    ++*runs;
+    return linear(x).tanh();
+  }
+  nn::Linear linear{kColumns, kColumns};
+  int* runs;
+};
+TORCH_MODULE(Counted);
+
+TEST(RefusedStep, MeasuresAChain) {
+  const auto x = at::rand({256, kColumns}).requires_grad_();
+  const Bytes budget(8 * 256 * kColumns * 4);
+  int runs = 0;
+  const auto runs_of_a_step = [&](bool estimates_before) {
+    nn::Sequential chain;
+    for (int i = 0; i < 12; ++i) chain->push_back(Counted(&runs));
+    const auto step = [&] { return checkpoint_sequential(chain, budget, x).sum(); };
+    if (estimates_before) {
+      EXPECT_THAT(refusal_by(*chain, step),
+                  AllOf(HasSubstr("checkpoint_sequential()"), HasSubstr("give it a schedule")));
+    }
+    step().backward();  // is measured and planned
+    runs = 0;
+    step().backward();
+    return runs;
+  };
+  const int plain = runs_of_a_step(false);
+  EXPECT_GT(plain, 12);
+  EXPECT_EQ(runs_of_a_step(true), plain);
+}
+
+TEST(RefusedStep, LeavesABufferWithoutMemory) {
+  const auto x = at::rand({kRows, kColumns});
+  {
+    Scaled module;
+    EXPECT_THAT(refusal_by(module, [&] { return module.lazy_loss(x); }),
+                AllOf(HasSubstr("\"cache\""), HasSubstr("before the estimate")));
+  }
+  {
+    Scaled module;
+    const auto fails = [&]() -> at::Tensor {
+      module.lazy_loss(x);
+      throw std::runtime_error("theirs");
+    };
+    EXPECT_THAT(refusal_by(module, fails), AllOf(HasSubstr("\"cache\""), HasSubstr("theirs")));
+  }
+  // Where it was there before, or nothing of the module has memory, nobody minds.
+  Scaled module;
+  module.lazy_loss(x);
+  EXPECT_EQ(refusal_by(module, [&] { return module.lazy_loss(x); }), "");
+  EXPECT_FALSE(module.cache.is_meta());
+  std::optional<Scaled> unallocated;
+  {
+    const MetaTensors meta;
+    unallocated.emplace();
+  }
+  EXPECT_EQ(refusal_by(*unallocated, [&] { return unallocated->lazy_loss(x); }), "");
+}
+
+TEST(RefusedStep, TrainsATensorOutsideOfTheModule) {
+  Scaled module;
+  const auto outside = at::rand({kRows, kColumns}).requires_grad_();
+  EXPECT_THAT(
+      refusal_by(module, [&] { return module.loss(outside); }),
+      AllOf(HasSubstr("[16, 64]"), HasSubstr("outside of the module"), HasSubstr("detach()")));
+  EXPECT_FALSE(outside.grad().defined());
+  const auto factor = at::ones({}).requires_grad_();
+  EXPECT_EQ(refusal_by(module, [&] { return module.loss(outside.detach()) * factor; }), "");
+  EXPECT_FALSE(factor.grad().defined());
+  // One that no gradient comes to is no matter, nor one that is copied first.
+  EXPECT_EQ(refusal_by(module, [&] { return module.loss(outside.detach()); }), "");
+  EXPECT_EQ(refusal_by(module,
+                       [&] {
+                         const auto copy = outside.detach().clone().requires_grad_();
+                         return module.loss(copy);
+                       }),
+            "");
+}
+
+TEST(RefusedStep, HasNoKernelInBackwardOnly) {
+  struct NoKernelInBackward : torch::autograd::Function<NoKernelInBackward> {
+    static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x) {
+      return x * 2;
+    }
+    static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                   torch::autograd::variable_list gradients) {
+      return {std::get<1>(at::linalg_eig(gradients[0]))};
+    }
+  };
+  Scaled module;
+  EXPECT_THAT(
+      refusal_by(module, [&] { return module.loss(NoKernelInBackward::apply(module.weight)); }),
+      AllOf(HasSubstr("calls aten::linalg_eig"), HasSubstr("docs/extending.md")));
+}
+
+TEST(MetaTensors, SaysWhatHasNoValueAndWhatHasNoKernel) {
+  const MetaTensors meta;
+  const auto x = at::ones({3, 3});
+  EXPECT_THAT(refusal_of([&] { x.sum().item<double>(); }),
+              AllOf(HasSubstr("item()"), HasSubstr("reads values of a tensor"),
+                    Not(HasSubstr("_local_scalar_dense"))));
+  EXPECT_THAT(refusal_of([&] { x.nonzero(); }), HasSubstr("reads values of a tensor"));
+  EXPECT_THAT(refusal_of([&] { at::linalg_eig(x); }),
+              AllOf(HasSubstr("calls aten::linalg_eig"), HasSubstr("docs/extending.md")));
+}
+
+TEST(RefusedStep, ReadsMemory) {
+  Scaled module;
+  const auto x = at::rand({kRows, kColumns});
+  const auto refusal = [&](const std::function<void(const at::Tensor&)>& read) {
+    return refusal_by(module, [&] {
+      const at::Tensor loss = module.loss(x);
+      read(loss);
+      return loss;
+    });
+  };
+  EXPECT_THAT(refusal([](const at::Tensor& y) { y.item<double>(); }), HasSubstr("item()"));
+  EXPECT_THAT(refusal([](const at::Tensor& y) { y.data_ptr<float>(); }),
+              HasSubstr("reads values of a tensor"));
+  EXPECT_THAT(refusal([](const at::Tensor& y) {
+                const at::Tensor row = y.view(1);
+                row.accessor<float, 1>();
+              }),
+              HasSubstr("reads values of a tensor"));
+}
+
+}  // namespace
+}  // namespace reprise
