@@ -2,22 +2,44 @@
 // segment costs is all that is seen.
 #include <reprise/checkpoint_sequential.h>
 
+#include <functional>
+#include <vector>
+
 #include "benches.h"
 #include "chain.h"
 
 namespace reprise::bench {
+namespace {
+
+std::function<void()> step_in(std::int64_t segments) {
+  const std::vector<TensorFunction> functions(kChain, sin_of);
+  return backward_of([functions, segments](const at::Tensor& x) {
+    return checkpoint_sequential(functions, segments, x);
+  });
+}
+
+// How much of that is the fineness: the same operators in fewer segments.
+void report_coarse(Session& session) {
+  constexpr std::int64_t kSegments = 10;
+  Race race(session, "sequential_fine", nullptr);
+  race.add("plain", backward_of(sin_chain));
+  race.add("segments", step_in(kSegments));
+  race.run(Seconds(10));
+  race.report("10 segments", "×plain",
+              [](const Round& round) { return round["segments"] / round["plain"]; });
+}
+
+}  // namespace
 
 void sequential_fine(Session& session) {
   Race race(session, "sequential_fine", session.python());
   race.add("plain", backward_of(sin_chain));
-  const std::vector<TensorFunction> functions(kChain, sin_of);
-  race.add("segments", backward_of([functions](const at::Tensor& x) {
-             return checkpoint_sequential(functions, kChain, x);
-           }));
+  race.add("segments", step_in(kChain));
   race.run(Seconds(20));
 
   const Formula times = [](const Round& round) { return round["segments"] / round["plain"]; };
   race.report("100 segments", "×plain", times, {.at_most = 1.6});
+  report_coarse(session);
 }
 
 }  // namespace reprise::bench

@@ -53,7 +53,10 @@ class Programs:
             if self.quick:
                 command.append("--quick")
             print("-- scripts/bench", name, file=sys.stderr)
-            done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+            done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+            # 1: a bar was missed, and bars are not what is asked for here.
+            if done.returncode not in (0, 1):
+                raise SystemExit(f"error: {' '.join(command)} ended with {done.returncode}")
             lines = (json.loads(line) for line in done.stdout.splitlines())
             self.known[name] = {line["case"]: line for line in lines}
         return self.known[name]
@@ -172,7 +175,7 @@ class Claims:
         factor = rows["none"]["activation_bytes"] / rows["every-block"]["activation_bytes"]
         return Row("… and so much less activation memory", "about 5×", command,
                    f"{factor:.1f}× at {self.layers} layers, counted",
-                   HOLDS if factor >= 4 else FAILS)
+                   self.within(factor, 4, 7))
 
     def selective(self):
         name = "selective:recompute-attention"
@@ -204,13 +207,15 @@ class Claims:
                    HOLDS if slopes["fused"] < 1.1 < slopes["unfused"] else FAILS)
 
     def finer_grain(self):
-        fine = self.run.bench("sequential_fine")["100 segments"]
-        command, rows = self.strategies("--strategies", self.ALL)
-        return Row("Finer than a block costs more than in proportion", "more than linear",
-                   "scripts/bench sequential_fine; " + command,
-                   f"{fine['ours']:.2f}× plain, spread {100 * fine['spread']:.0f} %, where each of 100 "
-                   f"small operators is a region; {spread_of(rows['every-block'])} by blocks",
-                   HOLDS if fine["ours"] - 1 > rows["every-block"]["ratio_to_none"] - 1 else FAILS)
+        figures = self.run.bench("sequential_fine")
+        fine, coarse = figures["100 segments"], figures["10 segments"]
+        order = exponent(10, coarse["ours"] - 1, 100, fine["ours"] - 1)
+        return Row("Finer than a block, the overhead jumps more than in proportion", "superlinear",
+                   "scripts/bench sequential_fine",
+                   f"regions^{order:.2f}: {fine['ours']:.2f}× plain (spread {100 * fine['spread']:.0f} %) with each "
+                   f"of 100 small operators a region, {coarse['ours']:.2f}× (spread "
+                   f"{100 * coarse['spread']:.0f} %) with ten of them",
+                   HOLDS if order > 1 else FAILS)
 
     def filled(self):
         peak = self.strategies("--strategies", self.ALL)[1]["none"]["activation_bytes"]
@@ -224,6 +229,9 @@ class Claims:
         ours = ", ".join(
             f"{row['strategy']} {row['ratio_to_first']:.2f}× ({row['lowest_ratio']:.2f}–"
             f"{row['highest_ratio']:.2f}) at batch {row['batch']}" for row in others)
+        if not others:
+            return Row("In the same bytes larger batches repay the recomputation",
+                       "more samples a second", command, "nothing fits", FAILS)
         best = max(row["ratio_to_first"] for row in others)
         return Row("In the same bytes larger batches repay the recomputation",
                    "more samples a second", command,
@@ -272,7 +280,9 @@ class Claims:
         rows = [Row(claim + each, text, command, f"{ours:,.0f} GB, computed",
                     self.within(ours / says, 0.75, 1.33))
                 for each, text, ours, says in zip(what, texts, figures, stated)]
-        rows.append(Row(claim + what[3], texts[3], command, f"{100 * more:.1f} %, computed",
+        rows.append(Row(claim + what[3], texts[3], command,
+                        f"{100 * more:.1f} %, computed: regions stop before the last product, whose result nothing "
+                        "in backward needs",
                         self.within(more, 0.28, 0.38)))
         return rows
 
