@@ -34,9 +34,13 @@ Tensor heads_inside(const Tensor& like, at::IntArrayRef sizes,
   return contiguous_result(like, in_memory, dtype).transpose(1, 2);
 }
 
-std::tuple<Tensor, Tensor> flash_for_cpu_shape(const Tensor& q, const Tensor&, const Tensor&,
+std::tuple<Tensor, Tensor> flash_for_cpu_shape(const Tensor& q, const Tensor& k, const Tensor& v,
                                                double, bool, const OptionalMask&,
                                                std::optional<double>) {
+  check_dims("scaled_dot_product_attention", q, 4, 4);
+  check_sizes("scaled_dot_product_attention", "value", v, k.sizes());
+  TORCH_CHECK(k.dim() == 4 && k.size(3) == q.size(3), "scaled_dot_product_attention: the key's ",
+              "sizes are ", k.sizes(), "; the last must be that of the query's, ", q.sizes());
   return {result_like(q),
           heads_inside(q, {q.size(0), q.size(1), q.size(2)}, sum_dtype(q.scalar_type()))};
 }

@@ -2,6 +2,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
 #include <array>
 
 #include "libtorch/onednn.h"
@@ -58,6 +59,11 @@ void check_convolution(const Tensor& x, const Tensor& weight, const OptionalTens
   check_numbers(kOp, "padding", padding, dims, 0);
   check_numbers(kOp, "dilation", dilation, dims, 1);
   if (transposed) check_numbers(kOp, "output_padding", output_padding, dims, 0);
+  for (std::size_t i = 0; transposed && i < dims; ++i) {
+    TORCH_CHECK(at_dim(output_padding, i) < std::max(at_dim(stride, i), at_dim(dilation, i)),
+                "convolution: output_padding is ", output_padding, "; it must be below stride, ",
+                stride, ", or dilation, ", dilation);
+  }
   TORCH_CHECK(groups > 0, "convolution: groups is ", groups, "; it must be at least 1");
   TORCH_CHECK(weight.size(0) % groups == 0, "convolution: the weight's sizes are ", weight.sizes(),
               "; the first must be a multiple of groups, ", groups);

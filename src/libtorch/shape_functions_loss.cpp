@@ -37,8 +37,9 @@ Tensor mse_backward_shape(const Tensor&, const Tensor& x, const Tensor&, std::in
   return at::empty_like(x, at::MemoryFormat::Contiguous);
 }
 
-Tensor cross_entropy_of_two_shape(const Tensor& x, const Tensor&, const OptionalTensor&,
+Tensor cross_entropy_of_two_shape(const Tensor& x, const Tensor& target, const OptionalTensor&,
                                   std::int64_t reduction) {
+  check_sizes("binary_cross_entropy", "target", target, x.sizes());
   // What held each element's part stays the memory of the sum.
   Tensor loss = result_like(x);
   if (reduction != at::Reduction::None) loss.resize_({});
@@ -50,8 +51,11 @@ Tensor cross_entropy_of_two_backward_shape(const Tensor&, const Tensor& x, const
   return result_like(x);
 }
 
-std::tuple<Tensor, Tensor> nll_loss2d_shape(const Tensor& x, const Tensor&, const OptionalTensor&,
-                                            std::int64_t reduction, std::int64_t) {
+std::tuple<Tensor, Tensor> nll_loss2d_shape(const Tensor& x, const Tensor& target,
+                                            const OptionalTensor&, std::int64_t reduction,
+                                            std::int64_t) {
+  check_dims("nll_loss2d", x, 4, 4);
+  check_sizes("nll_loss2d", "target", target, {x.size(0), x.size(2), x.size(3)});
   const bool each = reduction == at::Reduction::None;
   return {each ? contiguous_result(x, {x.size(0), x.size(2), x.size(3)}) : contiguous_result(x, {}),
           contiguous_result(x, {})};

@@ -49,6 +49,8 @@ Tensor rrelu_shape(const Tensor& x, Tensor&, const at::Scalar&, const at::Scalar
 
 Tensor multinomial_shape(const Tensor& weights, std::int64_t draws, bool,
                          std::optional<at::Generator>) {
+  check_dims("multinomial", weights, 1, 2);
+  TORCH_CHECK(draws > 0, "multinomial: num_samples is ", draws, "; it must be at least 1");
   std::vector<std::int64_t> sizes = weights.sizes().vec();
   sizes.back() = draws;
   return contiguous_result(weights, sizes, at::kLong);

@@ -83,7 +83,11 @@ TwoReferences kth_value_shape(const Tensor& x, std::int64_t, std::int64_t dim, b
   return median_shape(x, dim, keep, values, indices);
 }
 
-Tensor product_shape(const Tensor& x, const Tensor&) { return contiguous_result(x, {}); }
+Tensor product_shape(const Tensor& x, const Tensor& y) {
+  check_dims("dot", x, 1, 1);
+  check_sizes("dot", "the other", y, x.sizes());
+  return contiguous_result(x, {});
+}
 
 Tensor trace_shape(const Tensor& x) { return contiguous_result(x, {}, summed_dtype(x, {})); }
 

@@ -262,9 +262,34 @@ std::vector<RefusedCall> of_lstms() {
   };
 }
 
+std::vector<RefusedCall> of_others() {
+  return {
+      {"MultinomialDimensions", [](On on) { at::multinomial(at::ones({}, on), 1); }},
+      {"MultinomialSamples", [](On on) { at::multinomial(at::ones({4}, on), 0); }},
+      {"DotLengths", [](On on) { at::dot(some({4}, on), some({5}, on)); }},
+      {"BinaryCrossEntropyTarget",
+       [](On on) {
+         at::binary_cross_entropy(at::zeros({4, 2}, on), at::zeros({4, 3}, on));
+       }},
+      {"NllLoss2dTarget",
+       [](On on) {
+         at::nll_loss2d(at::zeros({2, 3, 4, 4}, on), at::zeros({2, 4, 5}, on.dtype(at::kLong)));
+       }},
+      {"AttentionKey",
+       [](On on) {
+         const auto k = at::zeros({2, 3, 4, 16}, on);
+         at::_scaled_dot_product_flash_attention_for_cpu(at::zeros({2, 3, 4, 8}, on), k, k);
+       }},
+      {"ConvOutputPadding",
+       [](On on) {
+         at::conv_transpose2d(some({2, 4, 8, 8}, on), some({4, 3, 3, 3}, on), {}, 1, 0, 2);
+       }},
+  };
+}
+
 std::vector<RefusedCall> refused_calls() {
   std::vector<RefusedCall> all = of_convolutions();
-  for (const auto& more : {of_normalizations(), of_pooling(), of_lstms()}) {
+  for (const auto& more : {of_normalizations(), of_pooling(), of_lstms(), of_others()}) {
     all.insert(all.end(), more.begin(), more.end());
   }
   return all;
