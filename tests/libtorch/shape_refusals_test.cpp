@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "libtorch/shape_functions.h"
 
@@ -301,7 +302,7 @@ INSTANTIATE_TEST_SUITE_P(All, RefusedShapes, ::testing::ValuesIn(refused_calls()
 // The CPU reads beyond such weights.
 TEST(ShapeRefusals, AreAlsoOfLstmsWeights) {
   ensure_shape_functions();
-  for (const at::IntArrayRef sizes : {at::IntArrayRef{24, 7}, at::IntArrayRef{23, 5}}) {
+  for (const std::vector<std::int64_t>& sizes : {std::vector<std::int64_t>{24, 7}, {23, 5}}) {
     const auto meta = at::TensorOptions(at::kMeta);
     const auto state = some({1, 4, 6}, meta), bias = some({24}, meta);
     EXPECT_THROW(at::lstm(some({3, 4, 5}, meta), {state, state},
