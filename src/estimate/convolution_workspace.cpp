@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "core/rounding.h"
 #include "libtorch/onednn.h"
 
 namespace reprise::estimate {
@@ -47,9 +48,7 @@ struct Blocked {
       form_of_weight = input_of_gradient = size_of(weight);
       return;
     }
-    const auto whole = [together](std::int64_t channels) {
-      return (channels + together - 1) / together * together;
-    };
+    const auto whole = [together](std::int64_t channels) { return rounded_up(channels, together); };
     const auto blocks = [&](const at::Tensor& image) {
       return size_of(image) / image.size(1) * whole(image.size(1));
     };
@@ -111,8 +110,9 @@ std::int64_t convolution_workspace(Values arguments, Values results) {
     return patches(x, y, weight, stride, padding);
   }
   const Blocked blocked(x, y, weight, groups);
-  return std::max(blocked.input + blocked.form_of_weight + blocked.output - size_of(y),
-                  blocked.output);
+  // The result is made when the copies of what went in are gone, or is what the kernel writes to.
+  const std::int64_t beside = blocked.output > 0 ? blocked.output - size_of(y) : 0;
+  return std::max(blocked.input + blocked.form_of_weight + beside, blocked.output);
 }
 
 std::int64_t convolution_backward_workspace(Values arguments, Values results) {
