@@ -57,21 +57,33 @@ Advice leave_off(const AdviceFigures& figures) {
   return advice;
 }
 
+std::string fits_together(const AdviceFigures& figures) {
+  return fmt::format("With --batch {} in place of {} and --shards {} it fits, under --strategy {}.",
+                     figures.both->batch, figures.batch, figures.both->shards,
+                     least_of(figures).name);
+}
+
 Advice divide_state(const AdviceFigures& figures) {
-  Advice advice{
-      .remedy = figures.least_shards ? Remedy::kShards : Remedy::kNone, .way = "", .words = {}};
+  Advice advice;
   advice.words.push_back(fmt::format(
       "Divide the state: parameters, gradients and optimizer state are {} of the device's {}, and "
       "checkpointing frees none of them.",
       to_string(figures.state), to_string(figures.device)));
-  advice.words.push_back(
-      figures.least_shards
-          ? fmt::format("With --shards {} a step fits, under --strategy {}.", *figures.least_shards,
-                        least_of(figures).name)
-          : fmt::format(
-                "Up to {} shards, no number of them makes this step fit: use a smaller --batch "
-                "or --context as well.",
-                figures.most_shards));
+  if (figures.least_shards) {
+    advice.remedy = Remedy::kShards;
+    advice.way = least_of(figures).name;
+    advice.words.push_back(fmt::format("With --shards {} a step fits, under --strategy {}.",
+                                       *figures.least_shards, advice.way));
+  } else if (figures.both) {
+    advice.remedy = Remedy::kBoth;
+    advice.way = least_of(figures).name;
+    advice.words.push_back(fits_together(figures));
+  } else {
+    advice.words.push_back(
+        fmt::format("Up to {} shards, no number of them makes a step of even one sequence fit: use "
+                    "a smaller --context as well.",
+                    figures.most_shards));
+  }
   return advice;
 }
 
@@ -109,24 +121,34 @@ Advice make_smaller(const AdviceFigures& figures) {
   if (!figures.ways.empty()) {
     const auto& way = least_of(figures);
     least = fmt::format("{}, the way of least memory, peaks at {}", way.name, to_string(way.peak));
+    if (figures.largest_batch || figures.least_shards || figures.both) advice.way = way.name;
   }
+  least += fmt::format(" of the device's {}.", to_string(figures.device));
   if (figures.largest_batch) {
     advice.remedy = Remedy::kSmallerBatch;
     advice.words.push_back(fmt::format(
-        "Use a smaller batch: {} of the device's {}. With --batch {} in place of {} it fits.",
-        least, to_string(figures.device), *figures.largest_batch, figures.batch));
+        "Use a smaller batch: {} With --batch {} in place of {} it fits, under --strategy {}.",
+        least, *figures.largest_batch, figures.batch, advice.way));
   }
   if (figures.least_shards) {
     if (!figures.largest_batch) advice.remedy = Remedy::kShards;
-    advice.words.push_back(fmt::format("{}ivide the state further: with --shards {} it fits.",
-                                       figures.largest_batch ? "Or d" : "D",
-                                       *figures.least_shards));
+    advice.words.push_back(fmt::format(
+        "{} with --shards {} it fits, under --strategy {}.",
+        figures.largest_batch ? "Or divide the state further:"
+                              : fmt::format("Divide the state further: {} Then,", least),
+        *figures.least_shards, advice.way));
+  }
+  if (advice.words.empty() && figures.both) {
+    advice.remedy = Remedy::kBoth;
+    advice.words.push_back(
+        fmt::format("Use a smaller batch and divide the state further: {}", least));
+    advice.words.push_back(fits_together(figures));
   }
   if (advice.words.empty()) {
-    advice.words.push_back(fmt::format(
-        "Nothing fits: {} of the device's {}. Shorten --context, or divide the sequence or the "
-        "layers among devices.",
-        least, to_string(figures.device)));
+    advice.words.push_back(
+        fmt::format("Nothing fits: {} Nor does one sequence, with up to {} shards. Shorten "
+                    "--context, or divide the sequence or the layers among devices.",
+                    least, figures.most_shards));
   }
   return advice;
 }
@@ -147,6 +169,8 @@ const char* name_of(Remedy remedy) {
       return "shards";
     case Remedy::kSmallerBatch:
       return "smaller batch";
+    case Remedy::kBoth:
+      return "smaller batch and shards";
     case Remedy::kNone:
       break;
   }
@@ -165,6 +189,10 @@ Advice advise_on(const AdviceFigures& figures) {
         "--attention fused needs no recomputation for the attention weights: its plain step peaks "
         "at {}.",
         to_string(*figures.fused_peak)));
+  }
+  if (figures.budget_is_unknown) {
+    advice.words.push_back(
+        "Whether a byte budget fits is not known: the step has too many operators to see in time.");
   }
   return advice;
 }

@@ -8,6 +8,7 @@
 // | the plain step fits with fused attention      | that: it recomputes nothing             |
 // | a strategy or a byte budget fits              | the one that takes least time           |
 // | fewer sequences, or more shards, fit          | those                                   |
+// | fewer sequences and more shards together fit  | those                                   |
 // clang-format on
 #pragma once
 
@@ -39,11 +40,27 @@ struct AdviceFigures {
   // The way of least memory, with fewer sequences and with more shards; nothing if that is no way
   // out.
   std::optional<std::int64_t> largest_batch, least_shards;
+  // Where neither is: with both, of as few shards as can be.
+  struct Both {
+    std::int64_t batch, shards;
+  };
+  std::optional<Both> both;
+  // There was no time to see what a byte budget takes.
+  bool budget_is_unknown = false;
   // The plain step's peak with fused attention, if it is not.
   std::optional<Bytes> fused_peak;
 };
 
-enum class Remedy { kOff, kFusedAttention, kStrategy, kBudget, kShards, kSmallerBatch, kNone };
+enum class Remedy {
+  kOff,
+  kFusedAttention,
+  kStrategy,
+  kBudget,
+  kShards,
+  kSmallerBatch,
+  kBoth,
+  kNone
+};
 
 struct Advice {
   Remedy remedy = Remedy::kNone;

@@ -40,6 +40,7 @@ class Adviser {
                           .most_shards = kMostEstimated,
                           .largest_batch = {},
                           .least_shards = {},
+                          .both = {},
                           .fused_peak = {}};
     for (const std::string& name : estimated_strategies(options_.gpt.layers)) {
       if (name == "none") continue;
@@ -62,24 +63,47 @@ class Adviser {
     const BudgetCost cost = cost_of_budget(trace, device_);
     if (const auto slowdown = cost.slowdown()) {
       figures.ways.push_back({"budget", device_, *slowdown, cost.online});
+    } else {
+      figures.budget_is_unknown = cost.online_is_unknown;
     }
   }
 
-  // Fewer sequences need less, so the largest number that fits is found by bisection. Of devices
-  // there are mostly powers of two.
-  void add_ways_out(AdviceFigures& figures, const std::string& strategy) {
-    std::int64_t fits = 0, fails = figures.state > device_ ? 1 : options_.batch;
-    while (fails - fits > 1) {
-      const std::int64_t middle = (fits + fails) / 2;
-      (model_.estimate(strategy, middle).peak <= device_ ? fits : fails) = middle;
+  bool fits(const std::string& strategy, std::int64_t batch, std::int64_t shards) {
+    return model_.estimate(strategy, batch, shards).peak <= device_;
+  }
+
+  // Fewer sequences need less, so the largest number that fits is found by bisection: from `works`
+  // on, which does or is none, and below `fails`.
+  std::int64_t largest_batch(const std::string& strategy, std::int64_t shards, std::int64_t works,
+                             std::int64_t fails) {
+    while (fails - works > 1) {
+      const std::int64_t middle = (works + fails) / 2;
+      (fits(strategy, middle, shards) ? works : fails) = middle;
     }
-    if (fits > 0) figures.largest_batch = fits;
-    for (std::int64_t shards = options_.shards * 2; shards <= kMostEstimated; shards *= 2) {
-      EstimateModelOptions divided = options_;
-      divided.shards = shards;
-      if (EstimatedModel(divided).estimate(strategy).peak > device_) continue;
-      figures.least_shards = shards;
-      break;
+    return works;
+  }
+
+  // Of devices there are mostly powers of two: so many times as now.
+  std::optional<std::int64_t> least_shards(const std::string& strategy, std::int64_t batch) {
+    int fails = 0, works = 0;
+    while (options_.shards << (works + 1) <= kMostEstimated) ++works;
+    if (works == 0 || !fits(strategy, batch, options_.shards << works)) return std::nullopt;
+    while (works - fails > 1) {
+      const int middle = (works + fails) / 2;
+      (fits(strategy, batch, options_.shards << middle) ? works : fails) = middle;
+    }
+    return options_.shards << works;
+  }
+
+  void add_ways_out(AdviceFigures& figures, const std::string& strategy) {
+    if (figures.state <= device_) {
+      const std::int64_t batch = largest_batch(strategy, options_.shards, 0, options_.batch);
+      if (batch > 0) figures.largest_batch = batch;
+    }
+    figures.least_shards = least_shards(strategy, options_.batch);
+    if (figures.largest_batch || figures.least_shards || options_.batch == 1) return;
+    if (const auto shards = least_shards(strategy, 1)) {
+      figures.both = {largest_batch(strategy, *shards, 1, options_.batch), *shards};
     }
   }
 
@@ -120,6 +144,9 @@ void print_advice_json(const AdviseOptions& options, const AdviceFigures& figure
                            {"words", advice.words}};
   if (figures.largest_batch) result["largest_batch"] = *figures.largest_batch;
   if (figures.least_shards) result["least_shards"] = *figures.least_shards;
+  if (figures.both) {
+    result["together"] = {{"batch", figures.both->batch}, {"shards", figures.both->shards}};
+  }
   if (figures.fused_peak) result["fused_peak_bytes"] = figures.fused_peak->count;
   print_result(result.dump(2) + "\n");
 }

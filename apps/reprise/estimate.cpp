@@ -74,7 +74,8 @@ void print_strategies(const Estimated& all) {
   print_result(table.text() + "\n");
 }
 
-std::string cost_text(const std::optional<double>& slowdown) {
+std::string cost_text(const std::optional<double>& slowdown, bool is_unknown = false) {
+  if (is_unknown) return "not known";
   return slowdown ? fmt::format("{:.3f}×", *slowdown) : "does not fit";
 }
 
@@ -83,11 +84,16 @@ void print_budgets(const Estimated& all) {
   const auto add = [&](const char* name, const BudgetCost& cost) {
     table.add({name, to_string(cost.budget),
                fmt::format("{:.1f} %", 100 * share(cost.budget, all.plain.peak)),
-               cost_text(cost.planned), cost_text(cost.online)});
+               cost_text(cost.planned), cost_text(cost.online, cost.online_is_unknown)});
   };
   add(all.least.is_cut ? "the least found" : "the least", all.least);
   if (all.asked) add("--budget", *all.asked);
   print_result(table.text() + "\n");
+  if (all.least.is_cut || all.least.online_is_unknown ||
+      (all.asked && all.asked->online_is_unknown)) {
+    print_result(fmt::format("byte budgets: the searches ended after {} s each, without the rest\n",
+                             kBudgetSearchSeconds));
+  }
   print_result(
       "peak: parameters, gradients and optimizer state included; activations: kept by forward for "
       "backward\n");
@@ -96,6 +102,7 @@ void print_budgets(const Estimated& all) {
 nlohmann::json json_of_budget(const BudgetCost& cost) {
   nlohmann::json row = {{"budget_bytes", cost.budget.count}, {"fits", bool(cost.slowdown())}};
   if (cost.is_cut) row["search_was_cut"] = true;
+  if (cost.online_is_unknown) row["online_is_unknown"] = true;
   if (cost.planned) row["planned_slowdown"] = *cost.planned;
   if (cost.online) row["online_slowdown"] = *cost.online;
   return row;

@@ -35,10 +35,9 @@ void bind_estimated_model(CLI::App& command, EstimateModelOptions& options) {
                "whose operators' choices are followed: cpu, cuda; none need be here");
   machine.path("--machine", "FILE", options.machine,
                "rates of a machine, as `reprise calibrate --out FILE` writes them");
-  machine.real("--flops", options.flops, {.least = 0, .most = 1e24, .without_least = true},
+  machine.real("--flops", options.flops, {.least = 1, .most = 1e24},
                "or given: operations a second");
-  machine.real("--bandwidth", options.bandwidth, {.least = 0, .most = 1e24, .without_least = true},
-               "and bytes a second");
+  machine.real("--bandwidth", options.bandwidth, {.least = 1, .most = 1e24}, "and bytes a second");
   machine.real("--overhead", options.overhead, {.least = 0, .most = 1},
                "and seconds of every call besides");
 }
@@ -88,8 +87,9 @@ void check_estimated(EstimateModelOptions& options) {
 }
 
 void check_estimated_strategy(const std::string& name, std::int64_t layers) {
-  models::Strategy::parse(name).check(layers);
-  if (!name.starts_with("offload:")) return;
+  if (name != "offload" && !name.starts_with("offload:")) {
+    return models::Strategy::parse(name).check(layers);
+  }
   throw UsageError(fmt::format(
       "strategy '{}' moves activations to a store, whose time and host memory are not estimated; "
       "choose one of {}",
@@ -133,6 +133,9 @@ void check(EstimateCommandOptions& options) {
   if (options.strategies.empty()) options.strategies = estimated_strategies(options.gpt.layers);
   for (const std::string& each : options.strategies) {
     check_estimated_strategy(each, options.gpt.layers);
+    if (std::ranges::count(options.strategies, each) > 1) {
+      throw UsageError(fmt::format("--strategy names '{}' twice: once is enough", each));
+    }
   }
   if (options.budget) read_planned_budget(*options.budget, MB(1));
 }

@@ -22,7 +22,8 @@ EstimatedModel::EstimatedModel(const EstimateModelOptions& options)
   }
 }
 
-Estimate EstimatedModel::estimate(const std::string& strategy_name, std::int64_t batch) {
+Estimate EstimatedModel::estimate(const std::string& strategy_name, std::int64_t batch,
+                                  std::int64_t shards) {
   const models::Strategy strategy = models::Strategy::parse(strategy_name);
   const auto in_vocabulary = at::TensorOptions(at::kLong).device(at::kMeta);
   const at::Tensor tokens = at::empty({batch, options_.gpt.context}, in_vocabulary);
@@ -37,7 +38,9 @@ Estimate EstimatedModel::estimate(const std::string& strategy_name, std::int64_t
     const NamedScope name("head");
     return models::next_token_loss(model_->head(x), targets);
   };
-  return estimate_step(*model_, loss, estimate_options_);
+  EstimateOptions options = estimate_options_;
+  options.shards = shards;
+  return estimate_step(*model_, loss, options);
 }
 
 Facts EstimatedModel::facts() const {

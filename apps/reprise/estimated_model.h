@@ -17,10 +17,12 @@ class EstimatedModel {
  public:
   explicit EstimatedModel(const EstimateModelOptions& options);
 
-  // One forward and backward with so many sequences. Kinds of activations begin with "embedding",
-  // "block" or "head".
-  Estimate estimate(const std::string& strategy, std::int64_t batch);
-  Estimate estimate(const std::string& strategy) { return estimate(strategy, options_.batch); }
+  // One forward and backward with so many sequences, and state divided among so many devices. Kinds
+  // of activations begin with "embedding", "block" or "head".
+  Estimate estimate(const std::string& strategy, std::int64_t batch, std::int64_t shards);
+  Estimate estimate(const std::string& strategy) {
+    return estimate(strategy, options_.batch, options_.shards);
+  }
 
   const EstimateOptions& machine_and_state() const { return estimate_options_; }
   // The model, the step, the machine, and how the state is divided.

@@ -13,11 +13,18 @@ namespace {
 constexpr int kHalvings = 7;
 constexpr std::chrono::duration<double> kSearch(kBudgetSearchSeconds);
 
-std::optional<double> online_cost(const StepTrace& trace, Bytes budget) {
-  const SimulatedStep step = trace.simulate(
-      {.budget = budget, .heuristic = "h_up", .by_index = true, .slowdown_limit = kSlowestStep});
-  if (step.outcome != SimulatedStep::Outcome::kFits) return std::nullopt;
-  return step.slowdown;
+using Outcome = SimulatedStep::Outcome;
+using Clock = std::chrono::steady_clock;
+using Moment = std::chrono::time_point<Clock, std::chrono::duration<double>>;
+
+SimulatedStep online(const StepTrace& trace, Bytes budget, Moment end) {
+  // Zero would be no limit.
+  const std::chrono::duration<double> none_left(1e-9), left = end - Moment(Clock::now());
+  return trace.simulate({.budget = budget,
+                         .heuristic = "h_up",
+                         .by_index = true,
+                         .slowdown_limit = kSlowestStep,
+                         .time_limit = std::max(left, none_left)});
 }
 
 // Nothing where the step is beyond what a plan can count.
@@ -33,21 +40,29 @@ std::optional<double> planned_cost(const StepTrace& trace, Bytes budget) {
 }  // namespace
 
 BudgetCost cost_of_budget(const StepTrace& trace, Bytes budget) {
-  return {.budget = budget,
-          .online = online_cost(trace, budget),
-          .planned = planned_cost(trace, budget)};
+  const SimulatedStep step = online(trace, budget, Clock::now() + kSearch);
+  BudgetCost cost{.budget = budget, .online = {}, .planned = planned_cost(trace, budget)};
+  if (step.outcome == Outcome::kFits) cost.online = step.slowdown;
+  cost.online_is_unknown = step.outcome == Outcome::kOutOfTime;
+  return cost;
 }
 
+// Larger budgets take less time to try: one that takes too long is left for a larger one.
 BudgetCost least_budget(const StepTrace& trace) {
-  const auto end = std::chrono::steady_clock::now() + kSearch;
+  constexpr int kTrials = 4;  // that may take long
+  const Moment end = Clock::now() + kSearch;
   std::int64_t works = trace.plain_peak().count, fails = trace.floor().count;
-  if (online_cost(trace, Bytes(fails))) works = fails;
   bool is_cut = false;
+  const auto does_work = [&](std::int64_t budget) {
+    const Moment by = std::min(end, Moment(Clock::now()) + kSearch / kTrials);
+    const Outcome outcome = online(trace, Bytes(budget), by).outcome;
+    is_cut |= outcome == Outcome::kOutOfTime;
+    return outcome == Outcome::kFits;
+  };
+  if (does_work(fails)) works = fails;
   for (int i = 0; i < kHalvings && works > fails; ++i) {
-    is_cut = std::chrono::steady_clock::now() > end;
-    if (is_cut) break;
     const std::int64_t middle = fails + (works - fails) / 2;
-    (online_cost(trace, Bytes(middle)) ? works : fails) = middle;
+    (does_work(middle) ? works : fails) = middle;
   }
   BudgetCost cost = cost_of_budget(trace, Bytes(works));
   cost.is_cut = is_cut;

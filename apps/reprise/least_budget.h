@@ -20,6 +20,8 @@ struct BudgetCost {
   std::optional<double> online, planned;
   // The search for the least ended early: there may be a smaller one.
   bool is_cut = false;
+  // There was no time to see what `online` is.
+  bool online_is_unknown = false;
   std::optional<double> slowdown() const {
     if (!planned || !online) return planned ? planned : online;
     return std::min(*planned, *online);
@@ -29,8 +31,8 @@ struct BudgetCost {
 BudgetCost cost_of_budget(const StepTrace& trace, Bytes budget);
 
 // Found by bisection among budgets that decisions made as the step runs can hold, to a hundredth of
-// what lies between the step's floor and its plain peak, or as far as the time lets it: a simulated
-// step takes a time that grows with the square of its operators.
+// what lies between the step's floor and its plain peak, or as far as the time lets it: simulating
+// a step takes a time that grows with the square of its operators.
 BudgetCost least_budget(const StepTrace& trace);
 
 }  // namespace reprise::app

@@ -17,12 +17,19 @@ void require_path(const char* option, const std::string& path) {
   if (path.empty()) throw UsageError(fmt::format("{} is empty: give a path", option));
 }
 
-// Between commas; blanks inside belong to a name, which may hold a folder.
-std::vector<std::string> split_names(const std::string& text) {
+// Between commas; blanks inside belong to a name, which may hold a folder. A list may go on in the
+// next word, so that a comma may stand at the ends of one.
+std::vector<std::string> split_names(const char* option, const std::string& text) {
   std::vector<std::string> names;
-  std::istringstream parts(text);
+  const std::size_t begin = text.find_first_not_of(" \t");
+  if (text.find_first_not_of(", \t") == std::string::npos) return names;
+  std::istringstream parts(text.substr(text[begin] == ',' ? begin + 1 : begin));
   for (std::string part; std::getline(parts, part, ',');) {
     part = CLI::detail::trim(part);
+    if (part.empty() && !parts.eof()) {
+      throw UsageError(fmt::format(
+          "{} is '{}': an entry is empty; write them with one comma between", option, text));
+    }
     if (!part.empty()) names.push_back(part);
   }
   return names;
@@ -122,7 +129,7 @@ void OptionGroup::names(const char* option, std::vector<std::string>& target,
   add_list(option, "LIST", help, [&target, option](const std::vector<std::string>& texts) {
     target.clear();
     for (const std::string& text : texts) {
-      for (std::string& name : split_names(text)) target.push_back(std::move(name));
+      for (std::string& name : split_names(option, text)) target.push_back(std::move(name));
     }
     if (target.empty()) throw UsageError(fmt::format("{} names nothing: give a list", option));
   })->default_str(shown_default);

@@ -51,9 +51,12 @@ Bytes read_planned_budget(std::string_view text, Bytes plain_peak) {
   if (const auto share = read_share(text)) {
     return Bytes(static_cast<std::int64_t>(*share * static_cast<double>(plain_peak.count)));
   }
+  // A part of a byte is a share that has been mistaken.
+  const bool is_number = text.find_first_not_of("0123456789. ") == std::string_view::npos;
+  const bool is_broken = is_number && text.find('.') != std::string_view::npos;
   try {
     const Bytes bytes = parse_bytes(text);
-    if (bytes > Bytes(0)) return bytes;
+    if (bytes > Bytes(0) && !is_broken) return bytes;
   } catch (const UsageError&) {
     // Says what bytes are, but not that a share would do as well.
   }

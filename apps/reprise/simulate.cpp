@@ -42,6 +42,8 @@ const char* name_of(SimulatedStep::Outcome outcome) {
       return "out of memory";
     case SimulatedStep::Outcome::kTooSlow:
       return "too slow";
+    case SimulatedStep::Outcome::kOutOfTime:
+      return "out of time";
   }
   return "fits";
 }

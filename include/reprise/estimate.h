@@ -73,13 +73,15 @@ struct Machine {
   static Machine read(const std::filesystem::path& file);
   // The same from a text; `origin` stands for the file in errors.
   static Machine parse(std::string_view text, const std::string& origin);
-  // {"format": "reprise machine", "version": 1, ...}
+  // {"format": "reprise machine", "version": 1, ...}. Throws UsageError for rates that parse()
+  // would refuse.
   std::string json() const;
 };
 
 // Measures this machine's CPU with LibTorch's present number of threads: matrix products of f32 and
 // bf16, elementwise operators on tensors beyond the caches, and calls on tiny ones. Takes about
-// `time`; the rates are the best that were seen, the overhead is a median.
+// `time`; the rates are the best that were seen, the overhead is a median. Throws UsageError for a
+// time that is not above zero, and inside of an estimate or of MetaTensors.
 Machine calibrate(std::chrono::duration<double> time = std::chrono::seconds(3));
 
 enum class OptimizerKind {
@@ -145,27 +147,38 @@ struct Estimate {
   Bytes state() const { return parameters + buffers + optimizer_state + inputs; }
 };
 
-// `loss` runs forward and gives what backward starts from: one number. It is called once, on the
-// calling thread. Afterwards the module is as it was: values, gradients, state of buffers and of
-// random generators; what `loss` writes to tensors that it holds itself reaches stand-ins, numbers
-// without dimensions included. Other objects are not watched: a tensor that forward assigns to a
-// plain member of a module stays there without memory. named() scopes in it are the kinds of
-// activations.
+// `loss` runs forward and gives what backward starts from: one real number. It is called once, on
+// the calling thread. Afterwards the module is as it was: values, gradients, which parameters
+// require them, state of buffers, and the default generators of the CPU and of the module's
+// devices; generators of one's own are not drawn from, but one that `loss` seeds stays seeded. What
+// `loss` writes to tensors that it holds itself reaches stand-ins, numbers without dimensions
+// included. Other objects are not watched: a tensor that forward assigns to a plain member of a
+// module stays there without memory, and so does state that an optimizer makes if `loss` runs it.
+// named() scopes in it are the kinds of activations.
 //
-// Threads: nobody else may use the module meanwhile. Estimates of different modules may run on
+// It may be called anywhere but inside of another estimate and of MetaTensors: regions, hooks,
+// policies and budgets around it see nothing of it, and it nothing of them.
+//
+// Threads: nobody else may use the module meanwhile, nor count on draws from the default generators
+// where `loss` seeds them. Estimates of different modules may run on
 // several threads at once, each with its own; the first of a process, which registers shape
 // functions, must not overlap operators of other threads. `loss` may run operators on threads of
 // its own with at::ThreadLocalState; operators there make the choices of the CPU.
 //
 // Throws UsageError for
-// - a device other than CPU and CUDA, shards below 1, rates of a machine below 1 or above 1e24, an
-//   overhead beyond a second, and a step of more than 52 days, which traces do not hold;
-// - a result that is no number with a gradient;
+// - a call inside of another estimate or of MetaTensors, and an empty function;
+// - a device other than CPU and CUDA, shards below 1 or above 2^20, rates of a machine below 1 or
+//   above 1e24, an overhead beyond a second, and a step of more than 52 days, which traces do not
+//   hold;
+// - a result that is no real number with a gradient;
 // - an operator whose result depends on values (item(), nonzero), or data_ptr() of a tensor, and
 //   an operator that has no shape function; the text says how to add one;
 // - a step under autocast for that device, which tensors without memory do not follow: convert the
 //   module instead;
-// - a tensor outside of the module that requires a gradient and gets one: register or detach it;
+// - a tensor outside of the module that requires a gradient and gets one: register or detach it; a
+// tensor from
+//   before the estimate whose history backward would go on into: make it in `loss`, or detach it;
+// - operators on sparse tensors, and set_data() of a tensor outside of the module;
 // - checkpoint_sequential() with a budget in bytes, which measures layers: give it a schedule;
 // - parameters and buffers that the step registers in a module with memory, for they would have
 //   none. That also replaces an error of `loss`, whose text it repeats.

@@ -55,6 +55,9 @@ struct SimulateOptions {
   // Gives up where the step takes this many times as long: just above the smallest budget
   // that works, a heuristic may recompute exponentially often.
   double slowdown_limit = 10;
+  // Gives up after this time of its own: where whole chains are dropped, heuristics that look at
+  // their neighbourhood take a time that grows with the square of the operators. Zero: never.
+  std::chrono::duration<double> time_limit{0};
   std::uint64_t seed = 0;  // of what is drawn at random
 };
 
@@ -63,6 +66,7 @@ struct SimulatedStep {
     kFits,
     kOutOfMemory,  // an operator did not fit although all that could go had gone
     kTooSlow,      // beyond the slowdown limit
+    kOutOfTime,    // the simulation itself took the time limit: it may fit or not
   };
 
   Outcome outcome = Outcome::kFits;
@@ -88,7 +92,8 @@ class StepTrace {
   // beginning, and names that are no text are replaced.
   std::string json() const;
 
-  // Throws UsageError for an unknown heuristic, a budget below zero and a limit below one.
+  // Throws UsageError for an unknown heuristic, a budget below zero, a slowdown limit below one
+  // and a time limit below zero.
   SimulatedStep simulate(const SimulateOptions& options) const;
 
   std::int64_t operators() const;              // that the step ran

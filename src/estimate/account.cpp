@@ -37,12 +37,10 @@ std::int64_t handed_out(std::int64_t bytes, c10::DeviceType device) {
 
 Account::Account(const Timeline& timeline, const EstimateOptions& options,
                  std::int64_t optimizer_state)
-    : timeline_(timeline),
-      options_(options),
-      optimizer_state_((optimizer_state + options.shards - 1) / options.shards) {
+    : timeline_(timeline), options_(options), optimizer_state_(optimizer_state) {
   for (const Timeline::Memory& each : timeline.memories()) {
     const std::int64_t parts = is_divided(each.role) ? options.shards : 1;
-    sizes_.push_back(handed_out((each.bytes + parts - 1) / parts, options.device));
+    sizes_.push_back(handed_out(part_of(each.bytes, parts), options.device));
   }
 }
 

@@ -11,9 +11,14 @@ namespace reprise::estimate {
 // the blocks of CUDA's caching allocator.
 std::int64_t handed_out(std::int64_t bytes, c10::DeviceType device);
 
+// The most that one of `shards` devices has of so many bytes.
+inline std::int64_t part_of(std::int64_t bytes, std::int64_t shards) {
+  return (bytes + shards - 1) / shards;
+}
+
 class Account {
  public:
-  // `optimizer_state`: as handed out, before it is divided.
+  // `optimizer_state`: of one device, as handed out.
   Account(const Timeline& timeline, const EstimateOptions& options, std::int64_t optimizer_state);
 
   // All but parameter_count.

@@ -13,6 +13,7 @@
 
 #include "core/clock.h"
 #include "core/statistics.h"
+#include "estimate/step_checks.h"
 
 namespace reprise {
 
@@ -67,6 +68,7 @@ Seconds time_of_a_call(Seconds time) {
 }  // namespace
 
 Machine calibrate(std::chrono::duration<double> time) {
+  estimate::check_not_on_meta("calibrate()");
   if (!(time.count() > 0)) {
     throw UsageError("calibrate(): the time is " + std::to_string(time.count()) +
                      " s; it must be above zero");

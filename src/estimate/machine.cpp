@@ -85,6 +85,7 @@ Machine Machine::read(const std::filesystem::path& file) {
 }
 
 std::string Machine::json() const {
+  estimate::check_rates(*this, "Machine::json()");
   nlohmann::ordered_json tree = {{"format", kMachineFormat}, {"version", kMachineVersion}};
   for (const MachineRate& each : kMachineRates) tree[each.field_name] = each.get(*this);
   return tree.dump(2) + "\n";

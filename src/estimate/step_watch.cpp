@@ -165,6 +165,14 @@ void StepWatch::note_writes(const libtorch::OperatorCall& call, at::ArrayRef<c10
   }
 }
 
+// Gradients are added up in place by an operator that otherwise gives a new tensor.
+void StepWatch::note_sum(const libtorch::OperatorCall& call, Timeline::Call& noted) {
+  if (noted.name != "aten::add" || noted.arguments.empty() || !call.results()[0].isTensor()) return;
+  const at::Tensor& sum = call.results()[0].toTensor();
+  if (sum.is_meta() && number_of(sum) == noted.arguments[0] && noted.results.empty())
+    noted.written.push_back(0);
+}
+
 void StepWatch::after(libtorch::OperatorCall& call, at::ArrayRef<c10::IValue> arguments) {
   const auto& facts = libtorch::facts_of(call.handle());
   Timeline::Call noted{.name = call.schema().name()};
@@ -188,6 +196,7 @@ void StepWatch::after(libtorch::OperatorCall& call, at::ArrayRef<c10::IValue> ar
     });
   }
   note_writes(call, arguments, noted);
+  note_sum(call, noted);
   const bool is_view = noted.results.empty() && noted.written.empty() && facts.aliases;
   const OperatorCost cost =
       cost_of(call.schema(), arguments, call.results(),

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "estimate/timeline.h"
+#include "libtorch/between_nodes.h"
 #include "libtorch/on_meta.h"
 
 namespace reprise::estimate {
@@ -27,6 +28,7 @@ class StepWatch final : public libtorch::OnMeta {
   void begin_backward();
 
  protected:
+  bool sums_gradients() const override { return libtorch::is_between_nodes(); }
   void stands_in(const c10::Storage& meta) override;
   void before(libtorch::OperatorCall& call) override;
   void after(libtorch::OperatorCall& call, at::ArrayRef<c10::IValue> arguments) override;
@@ -39,6 +41,7 @@ class StepWatch final : public libtorch::OnMeta {
   std::int32_t kind_of(const std::string& operator_name);
   void note_writes(const libtorch::OperatorCall& call, at::ArrayRef<c10::IValue> arguments,
                    Timeline::Call& noted);
+  void note_sum(const libtorch::OperatorCall& call, Timeline::Call& noted);
 
   const EstimateOptions options_;
   std::shared_ptr<Timeline> timeline_;

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "estimate/convolution_workspace.h"
+#include "estimate/kernel_copies.h"
 #include "estimate/operator_cost.h"
 #include "libtorch/onednn.h"
 
@@ -114,6 +115,26 @@ constexpr WorkspaceRow kWorkspaces[] = {
     {"aten::_scaled_dot_product_flash_attention_for_cpu_backward", flash_attention_backward},
     {"aten::native_layer_norm", layer_norm},
     {"aten::native_layer_norm_backward", layer_norm_backward},
+    {"aten::_softmax", first_contiguous},
+    {"aten::_log_softmax", first_contiguous},
+    {"aten::_softmax_backward_data", first_two_contiguous},
+    {"aten::_log_softmax_backward_data", first_two_contiguous},
+    {"aten::kthvalue", sorted_values},
+    {"aten::soft_margin_loss", soft_margin},
+    {"aten::soft_margin_loss_backward", soft_margin_backward},
+    {"aten::add", cast_to_result},
+    {"aten::sub", cast_to_result},
+    {"aten::mul", cast_to_result},
+    {"aten::div", cast_to_result},
+    {"aten::pow", cast_to_result},
+    {"aten::maximum", cast_to_result},
+    {"aten::minimum", cast_to_result},
+    {"aten::eq", cast_to_common},
+    {"aten::ne", cast_to_common},
+    {"aten::lt", cast_to_common},
+    {"aten::le", cast_to_common},
+    {"aten::gt", cast_to_common},
+    {"aten::ge", cast_to_common},
 };
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "libtorch/engine.h"
 
 #include <ATen/SavedTensorHooks.h>
+#include <ATen/record_function.h>
 #include <torch/csrc/autograd/anomaly_mode.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
@@ -12,6 +13,7 @@
 #include <mutex>
 #include <utility>
 
+#include "libtorch/between_nodes.h"
 #include "libtorch/saved_tensor.h"
 #include "libtorch/thread_state.h"
 
@@ -19,6 +21,26 @@ namespace reprise::libtorch {
 namespace {
 
 using torch::autograd::Engine;
+// How many nodes' functions run on this thread, one in another's backward call; and how many did
+// when the innermost call began. Calls that are made deep in others get threads of their own.
+thread_local int functions_running = 0, functions_around = 0;
+
+class CallInFunctions {
+ public:
+  CallInFunctions() : outer_(std::exchange(functions_around, functions_running)) {}
+  ~CallInFunctions() { functions_around = outer_; }
+  CallInFunctions(const CallInFunctions&) = delete;
+  CallInFunctions& operator=(const CallInFunctions&) = delete;
+
+ private:
+  int outer_;
+};
+
+std::unique_ptr<at::ObserverContext> function_begins(const at::RecordFunction&) {
+  ++functions_running;
+  return nullptr;
+}
+void function_ends(const at::RecordFunction&, at::ObserverContext*) { --functions_running; }
 
 class EngineFront final : public Engine {
  public:
@@ -29,6 +51,7 @@ class EngineFront final : public Engine {
                                          const torch::autograd::variable_list& inputs,
                                          bool keep_graph, bool create_graph, bool accumulate_grad,
                                          const torch::autograd::edge_list& outputs) override {
+    const CallInFunctions in_functions;
     return inner_.execute(roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
   }
 
@@ -76,6 +99,16 @@ void ensure_engine_front() {
 }
 
 std::int64_t current_backward_id() { return torch::autograd::get_current_graph_task_id(); }
+
+NodeFunctionsSeen::NodeFunctionsSeen()
+    : callback_(
+          at::addThreadLocalCallback(at::RecordFunctionCallback(&function_begins, &function_ends)
+                                         .scopes({at::RecordScope::BACKWARD_FUNCTION}))) {}
+NodeFunctionsSeen::~NodeFunctionsSeen() { at::removeCallback(callback_); }
+
+bool is_between_nodes() {
+  return current_backward_id() >= 0 && functions_running == functions_around;
+}
 
 bool backward_accumulates() { return Engine::get_default_engine().is_checkpoint_valid(); }
 

@@ -44,7 +44,9 @@ class LentToMeta::Loan {
       : tensor_(std::move(tensor)),
         real_(tensor_.variable_data()),
         grad_(tensor_.grad()),
-        accumulator_(torch::autograd::impl::try_get_grad_accumulator(tensor_)) {
+        accumulator_(torch::autograd::impl::try_get_grad_accumulator(tensor_)),
+        is_leaf_(tensor_.is_leaf()),
+        requires_grad_(tensor_.requires_grad()) {
     if (!tensor_.is_inference()) version_ = tensor_._version();
   }
   ~Loan() {
@@ -53,6 +55,7 @@ class LentToMeta::Loan {
       c10::VariableVersion counter = tensor_.unsafeGetTensorImpl()->version_counter();
       counter.set_version(version_);
     }
+    make_leaf_again();
     put_in_graphs(grad_, accumulator_);
   }
   Loan(const Loan&) = delete;
@@ -68,6 +71,14 @@ class LentToMeta::Loan {
   void hold(const at::Tensor& contents) {
     tensor_.unsafeGetTensorImpl()->shallow_copy_from(contents.getIntrusivePtr());
   }
+  // Writing to a tensor gives it a history, and code may ask for its gradient or no longer.
+  void make_leaf_again() {
+    auto* const meta = torch::autograd::impl::get_autograd_meta(tensor_);
+    if (!is_leaf_ || meta == nullptr) return;
+    meta->grad_fn_.reset();
+    meta->output_nr_ = 0;
+    meta->requires_grad_ = requires_grad_;
+  }
   void put_in_graphs(const at::Tensor& grad, const Accumulator& accumulator) {
     // Tensors that autograd has never seen stay so.
     if (torch::autograd::impl::get_autograd_meta(tensor_) == nullptr) return;
@@ -79,6 +90,7 @@ class LentToMeta::Loan {
   at::Tensor real_;
   at::Tensor grad_;
   Accumulator accumulator_;
+  bool is_leaf_, requires_grad_;
   std::uint32_t version_ = 0;
 };
 

@@ -27,9 +27,11 @@ std::string operator_without_kernel(std::string_view text) {
   return op.empty() ? word_before(text, "' with arguments from the 'Meta' backend") : op;
 }
 
-constexpr std::array<std::string_view, 4> kReadsMemory = {
+constexpr std::array<std::string_view, 5> kReadsMemory = {
     "cannot be called on meta tensors", "Cannot copy out of meta tensor",
-    "data is not allocated yet", "Cannot access data pointer of"};
+    "data is not allocated yet", "Cannot access data pointer of",
+    // Of packed sequences.
+    "should be a 1D CPU int64 tensor"};
 
 // Its results, or their sizes, are decided by what a tensor holds.
 bool depends_on_values(const std::string& op) {
@@ -57,9 +59,21 @@ void explain_on_meta(const c10::Error& error) {
         "sizes are not known without running it; register a shape function for it, as ",
         "docs/extending.md shows under \"A shape function\""));
   }
+  const std::string sparse = word_before(text, "' with arguments from the 'SparseMeta' backend");
+  if (!sparse.empty()) {
+    throw UsageError(c10::str("the code calls ", sparse,
+                              " on sparse tensors, whose shapes are not ",
+                              "known without running it; make them dense (to_dense()), or measure ",
+                              "a real step instead"));
+  }
   const auto is_in_text = [&](std::string_view phrase) {
     return text.find(phrase) != std::string::npos;
   };
+  if (is_in_text("have incompatible tensor type")) {
+    throw UsageError(
+        "the code puts a tensor without memory in place of another one's (set_data()); "
+        "copy values in place (copy_()), or do it before the estimate");
+  }
   if (std::ranges::any_of(kReadsMemory, is_in_text)) {
     refuse_values(text.substr(0, text.find('\n')));
   }

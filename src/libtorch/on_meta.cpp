@@ -8,8 +8,10 @@
 #include <c10/util/StringUtil.h>
 
 #include <algorithm>
+#include <optional>
 #include <string>
 
+#include "libtorch/graph_reach.h"
 #include "libtorch/meta_errors.h"
 #include "libtorch/operator_facts.h"
 
@@ -19,14 +21,18 @@ namespace {
 
 const c10::Device kMetaDevice(c10::kMeta);
 
-// Attention asks it of its query and key, to see whether they are one tensor.
-bool is_of_itself(const OperatorCall& call, const std::vector<c10::IValue>& arguments) {
-  if (call.schema().name() != "aten::equal") return false;
+// What aten::equal gives where that needs no values: attention asks it of its query and key, to see
+// whether they are one tensor.
+std::optional<bool> equal_without_values(const OperatorCall& call,
+                                         const std::vector<c10::IValue>& arguments) {
+  if (call.schema().name() != "aten::equal") return std::nullopt;
   const at::Tensor& one = arguments[0].toTensor();
   const at::Tensor& other = arguments[1].toTensor();
-  return one.has_storage() && other.has_storage() && one.is_alias_of(other) &&
-         one.storage_offset() == other.storage_offset() && one.sizes() == other.sizes() &&
-         one.strides() == other.strides();
+  if (one.sizes() != other.sizes()) return false;
+  const bool is_same = one.has_storage() && other.has_storage() && one.is_alias_of(other) &&
+                       one.storage_offset() == other.storage_offset() &&
+                       one.strides() == other.strides();
+  return is_same ? std::optional(true) : std::nullopt;
 }
 
 }  // namespace
@@ -59,11 +65,22 @@ void OnMeta::drop_gradients_elsewhere() {
   }
 }
 
-void OnMeta::note_if_trained(const at::Tensor& elsewhere) {
-  if (!c10::GradMode::is_enabled() || !elsewhere.requires_grad() || !elsewhere.is_leaf()) return;
-  const auto is_it = [&](const auto& noted) { return noted.first.is_same(elsewhere); };
-  if (std::ranges::any_of(trained_elsewhere_, is_it)) return;
-  trained_elsewhere_.emplace_back(elsewhere, elsewhere.grad());
+std::string OnMeta::made_before(const at::Tensor* result) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (const at::Tensor& each : made_before_) {
+    if (result == nullptr || leads_to(*result, each)) return c10::str(each.sizes());
+  }
+  return "";
+}
+
+void OnMeta::note_if_differentiable(const at::Tensor& elsewhere) {
+  if (!c10::GradMode::is_enabled() || !elsewhere.requires_grad()) return;
+  const auto is_it = [&](const at::Tensor& noted) { return noted.is_same(elsewhere); };
+  if (!elsewhere.is_leaf()) {
+    if (std::ranges::none_of(made_before_, is_it)) made_before_.push_back(elsewhere);
+  } else if (std::ranges::none_of(trained_elsewhere_, is_it, &TrainedElsewhere::first)) {
+    trained_elsewhere_.emplace_back(elsewhere, elsewhere.grad());
+  }
 }
 
 at::Tensor OnMeta::stand_in_for(const at::Tensor& tensor) {
@@ -82,7 +99,7 @@ at::Tensor OnMeta::stand_in_for(const at::Tensor& tensor) {
 bool OnMeta::put_on_meta(c10::IValue& value, bool is_written) {
   const auto is_elsewhere = [&](const at::Tensor& tensor) {
     if (!tensor.defined() || tensor.is_meta() || !tensor.has_storage()) return false;
-    note_if_trained(tensor);
+    note_if_differentiable(tensor);
     return tensor.dim() > 0 || is_written;
   };
   if (value.isTensor()) {
@@ -146,17 +163,33 @@ bool OnMeta::put_arguments_on_meta(OperatorCall& call, std::vector<c10::IValue>&
   return is_changed;
 }
 
+// On real devices the engine lets go of neither: it adds to the first, if nobody else holds that.
+bool OnMeta::adds_in_place(const OperatorCall& call) const {
+  // Held by the engine, and here on the stack.
+  constexpr std::size_t kHolders = 2;
+  if (call.schema().name() != "aten::add" || !sums_gradients()) return false;
+  if (c10::GradMode::is_enabled() || !call.arguments()[1].isTensor()) return false;
+  const at::Tensor& sum = call.arguments()[0].toTensor();
+  const at::Tensor& other = call.arguments()[1].toTensor();
+  return sum.is_meta() && other.is_meta() && sum.has_storage() && other.has_storage() &&
+         !sum._is_zerotensor() && sum.is_non_overlapping_and_dense() &&
+         sum.use_count() == kHolders && sum.storage().use_count() == 1 &&
+         sum.sizes() == other.sizes() && sum.dtype() == other.dtype();
+}
+
 void OnMeta::intercept(OperatorCall& call) {
+  const bool is_in_place = adds_in_place(call);
   std::vector<c10::IValue> arguments = call.arguments().vec();
   bool is_changed = false;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     is_changed = put_arguments_on_meta(call, arguments);
-    if (is_of_itself(call, arguments)) return call.answer({true});
+    if (const auto equal = equal_without_values(call, arguments)) return call.answer({*equal});
     before(call);
   }
+  if (is_in_place) call.answer({arguments[0]});
   try {
-    run(call, arguments, is_changed);
+    if (!is_in_place) run(call, arguments, is_changed);
   } catch (const c10::Error& error) {
     explain_on_meta(error);
     throw;

@@ -5,10 +5,9 @@
 // the same sizes, strides, dtype and memory.
 //
 // Known to differ from the device that is meant:
-// - autograd adds the gradients of a value with several uses in place, but on meta out of place:
-//   `add` where there would be `add_`, so one such gradient more for a moment;
 // - recurrent layers are one operator of cuDNN's on CUDA, and LSTMs in 16 bits are oneDNN's on the
 //   CPU; on meta they are made of LibTorch's own cells;
+// - backward of prod, cumprod and a few more takes formulas on meta that keep more;
 // - backward of group_norm on channels last makes contiguous copies on meta, as on CUDA;
 // - cuDNN's batch normalization may save a reserve beside the statistics.
 #pragma once

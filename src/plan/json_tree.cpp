@@ -44,9 +44,33 @@ class CountingIterator {
   Position* position_;
 };
 
+// Texts of the file may hold anything, and be long: on one line, without zeros, the end kept too.
+std::string printable(const std::string& text) {
+  constexpr std::size_t kMost = 480, kEnd = 120;
+  std::string shown;
+  for (const char each : text) {
+    const auto code = static_cast<unsigned char>(each);
+    if (code >= 0x20 && code != 0x7f) {
+      shown += each;
+    } else {
+      constexpr std::string_view kDigits = "0123456789abcdef";
+      shown += std::string("\\u00") + kDigits[code / 16] + kDigits[code % 16];
+    }
+  }
+  if (shown.size() <= kMost) return shown;
+  // Between characters of several bytes.
+  const auto is_inside = [&](std::size_t at) {
+    return (static_cast<unsigned char>(shown[at]) & 0xc0) == 0x80;
+  };
+  std::size_t begin = kMost - kEnd, end = shown.size() - kEnd;
+  while (begin > 0 && is_inside(begin)) --begin;
+  while (end < shown.size() && is_inside(end)) ++end;
+  return shown.substr(0, begin) + " … " + shown.substr(end);
+}
+
 [[noreturn]] void refuse_at(const std::string& origin, std::int64_t line,
                             const std::string& reason) {
-  throw UsageError(origin + ":" + std::to_string(line) + ": " + reason);
+  throw UsageError(origin + ":" + std::to_string(line) + ": " + printable(reason));
 }
 
 }  // namespace

@@ -15,8 +15,8 @@ NeighbourhoodCosts::NeighbourhoodCosts(Neighbourhood kind, const Trace& trace,
       is_dropped_(trace.values.size(), 0),
       nodes_(trace.values.size(), CostClasses::kNone) {
   if (walks()) {
-    upstream_.assign(trace.values.size(), 0);
-    downstream_.assign(trace.values.size(), 0);
+    upstream_.assign(trace.values.size(), -1);
+    downstream_.assign(trace.values.size(), -1);
     seen_.assign(trace.values.size(), 0);
   }
 }
@@ -62,9 +62,13 @@ double NeighbourhoodCosts::around(Index value) {
     case Neighbourhood::kUpstream:
       break;
   }
-  if (upstream_[value] < 0) upstream_[value] = walk(value, true);
-  if (kind_ == Neighbourhood::kUpstream) return upstream_[value];
-  if (downstream_[value] < 0) downstream_[value] = walk(value, false);
+  for (const bool upstream : {true, false}) {
+    if (!upstream && kind_ == Neighbourhood::kUpstream) return upstream_[value];
+    double& found = (upstream ? upstream_ : downstream_)[value];
+    if (found >= 0) continue;
+    found = walk(value, upstream);
+    ++known_;
+  }
   return upstream_[value] + downstream_[value];
 }
 
@@ -100,20 +104,29 @@ double NeighbourhoodCosts::walk(Index value, bool upstream) {
   return sum;
 }
 
+void NeighbourhoodCosts::forget(std::vector<double>& found, Index value) {
+  if (found[value] < 0) return;
+  found[value] = -1;
+  --known_;
+}
+
 // Whoever reaches the value downstream stands upstream of it, with dropped values alone between.
+// Ends where nothing is known any more: a step that nobody chooses in walks nowhere.
 void NeighbourhoodCosts::mark_changed(Index value) {
+  forget(upstream_, value);
+  forget(downstream_, value);
   for (const bool upstream : {true, false}) {
+    if (upstream && kind_ == Neighbourhood::kUpstream) continue;
     std::vector<double>& found = upstream ? downstream_ : upstream_;
     seen_[value] = ++walks_made_;
     stack_.assign(1, value);
-    upstream_[value] = downstream_[value] = -1;
-    while (!stack_.empty()) {
+    while (!stack_.empty() && known_ > 0) {
       const Index at = stack_.back();
       stack_.pop_back();
       for (const ValueGraph::Link& link : upstream ? graph_.inputs(at) : graph_.users(at)) {
         if (seen_[link.value] == walks_made_ || link.by >= operators_made_) continue;
         seen_[link.value] = walks_made_;
-        found[link.value] = -1;
+        forget(found, link.value);
         if (is_dropped_[link.value] != 0) stack_.push_back(link.value);
       }
     }

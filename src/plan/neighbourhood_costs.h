@@ -39,6 +39,7 @@ class NeighbourhoodCosts {
   // Through dropped values alone, upstream or downstream.
   double walk(Index value, bool upstream);
   void mark_changed(Index value);
+  void forget(std::vector<double>& found, Index value);
 
   Neighbourhood kind_;
   const Trace& trace_;
@@ -51,6 +52,7 @@ class NeighbourhoodCosts {
   std::vector<CostClasses::Node> nodes_;
   // What was found by walking, below zero where something has changed since.
   std::vector<double> upstream_, downstream_;
+  std::size_t known_ = 0;            // of both, so many are not below zero
   std::vector<std::uint32_t> seen_;  // the number of the walk that has been there
   std::uint32_t walks_made_ = 0;
   std::vector<Index> stack_;

@@ -25,6 +25,8 @@ SimulatedStep::Outcome outcome(plan::Outcome outcome) {
       return SimulatedStep::Outcome::kOutOfMemory;
     case plan::Outcome::kTooSlow:
       return SimulatedStep::Outcome::kTooSlow;
+    case plan::Outcome::kOutOfTime:
+      return SimulatedStep::Outcome::kOutOfTime;
   }
   return SimulatedStep::Outcome::kFits;
 }
@@ -69,11 +71,16 @@ SimulatedStep StepTrace::simulate(const SimulateOptions& options) const {
     throw UsageError("the slowdown limit is " + std::to_string(options.slowdown_limit) +
                      ": give a number of at least 1, the time of the plain step");
   }
+  if (!(options.time_limit.count() >= 0)) {
+    throw UsageError("the time limit is " + std::to_string(options.time_limit.count()) +
+                     " s: give at least zero, which is none");
+  }
   const auto heuristic = plan::heuristic_named(options.heuristic);
   const plan::SimulationResult result = contents_->simulator.run(
       *heuristic, {.budget = options.budget.count,
                    .search = options.by_index ? plan::Search::kIndex : plan::Search::kExact,
                    .slowdown_limit = options.slowdown_limit,
+                   .time_limit = options.time_limit,
                    .seed = options.seed});
   return {.outcome = outcome(result.outcome),
           .slowdown = result.slowdown(),

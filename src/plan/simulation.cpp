@@ -43,7 +43,14 @@ SimulationResult Simulation::run() {
   return result_;
 }
 
+bool Simulation::is_out_of_time() {
+  if (options_.time_limit == Seconds(0) || watch_.elapsed() < options_.time_limit) return false;
+  result_.outcome = Outcome::kOutOfTime;
+  return true;
+}
+
 bool Simulation::carry_out(const Trace::Event& event) {
+  if (is_out_of_time()) return false;
   switch (event.what) {
     case Trace::Do::kRun:
       return run_operator(event.subject, trace_.operators[event.subject].results.begin, false);
@@ -124,7 +131,7 @@ void Simulation::begin(Index op, Index wanted, bool again) {
 bool Simulation::finish(const Frame& frame) {
   const Trace::Operator& op = trace_.operators[frame.op];
   if (!make_room(op.bytes)) {
-    result_.outcome = Outcome::kOutOfMemory;
+    if (result_.outcome == Outcome::kFits) result_.outcome = Outcome::kOutOfMemory;
     return false;
   }
   clock_ += op.nanoseconds;
@@ -145,7 +152,7 @@ bool Simulation::finish(const Frame& frame) {
       result_.outcome = Outcome::kTooSlow;
       return false;
     }
-    return true;
+    return !is_out_of_time();
   }
   result_.base_nanoseconds += op.nanoseconds;
   for (Index t = op.results.begin; t < op.results.end; ++t) {
@@ -209,7 +216,7 @@ void Simulation::drop(Index value) {
 
 bool Simulation::make_room(std::int64_t bytes) {
   while (memory_ + bytes > options_.budget) {
-    if (droppable_.empty()) return false;
+    if (droppable_.empty() || is_out_of_time()) return false;
     drop(victim());
     ++result_.evictions;
   }

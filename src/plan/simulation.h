@@ -43,6 +43,8 @@ class Simulation {
   };
 
   bool carry_out(const Trace::Event& event);
+  // Sets the outcome if so.
+  bool is_out_of_time();
   bool keep(Index tensor);
   void release(Index tensor);
   bool is_defined(Index tensor) const;
@@ -73,6 +75,7 @@ class Simulation {
   std::vector<Index> droppable_;
   std::vector<Frame> stack_;
   std::vector<Index> waiting_;
+  Stopwatch watch_;
   std::int64_t clock_ = 1;
   std::int64_t memory_ = 0;
   std::int64_t order_ = 0;

@@ -15,6 +15,7 @@
 
 #include <cstdint>
 
+#include "core/clock.h"
 #include "plan/heuristic.h"
 #include "plan/trace.h"
 #include "plan/value_graph.h"
@@ -25,6 +26,7 @@ enum class Outcome {
   kFits,
   kOutOfMemory,  // nothing more could be dropped
   kTooSlow,      // the slowdown limit was passed
+  kOutOfTime,    // the simulation itself took as long as it may
 };
 
 // How the value with the lowest score is found.
@@ -39,6 +41,7 @@ struct SimulationOptions {
   // The simulation ends where base + recomputed time passes this many times the base. Too small a
   // budget may cost exponentially many recomputations.
   double slowdown_limit = 10;
+  Seconds time_limit{0};   // of the simulation itself; zero: none
   std::uint64_t seed = 0;  // of choices among equals and of samples
 };
 

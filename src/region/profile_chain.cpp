@@ -14,7 +14,7 @@
 
 #include "core/clock.h"
 #include "core/statistics.h"
-#include "libtorch/thread_state.h"
+#include "libtorch/state_apart.h"
 
 namespace reprise {
 namespace {
@@ -83,18 +83,6 @@ struct Measured {
   // Of the gradient that its backward makes for its input; empty if none, or not dense.
   std::vector<std::int64_t> gradient_strides;
 };
-
-// Regions and hooks around the profile must see nothing of it.
-std::shared_ptr<libtorch::ThreadState> state_without_regions() {
-  auto state = libtorch::copy_of_current_state();
-  state->set_hooks(nullptr);
-  state->effects.reset();
-  state->group.reset();
-  state->early_stop.reset();
-  state->checkpointing = state->recomputing = false;
-  state->may_be_repeated = state->replays_draws = false;
-  return state;
-}
 
 class Profiler {
  public:
@@ -327,7 +315,8 @@ Chain profile_layers(const std::vector<TensorFunction>& functions,
     throw UsageError("profile_chain: repetitions is " + std::to_string(options.repetitions) +
                      "; it must be at least 1");
   }
-  const libtorch::ThreadStateScope alone(state_without_regions());
+  // Regions and hooks around the profile must see nothing of it.
+  const libtorch::ThreadStateScope alone(libtorch::state_without_regions());
   const Unchanged unchanged(sample, buffers);
   const at::AutoGradMode with_grad(true);
   return Profiler(functions, names, sample, parameters).run(options.repetitions);

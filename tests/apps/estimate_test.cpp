@@ -103,6 +103,12 @@ TEST(EstimateCommand, RefusesWhatCannotBe) {
   refused("--layers 0", "--layers is '0'");
   refused("--width 65 --heads 4", "--heads 4 does not divide --width 65");
   refused("--flops 0", "--flops is '0'");
+  refused("--flops 0.5", "--flops is '0.5'");
+  refused("--bandwidth 0.5", "--bandwidth is '0.5'");
+  refused("--budget 1.5", "--budget is '1.5': give a share");
+  refused("--strategy none,none", "names 'none' twice");
+  refused("--strategy none,,sqrt", "an entry is empty");
+  refused("--strategy offload", "moves activations to a store");
   refused("--flops -1", "--flops is '-1'");
   refused("--bandwidth 0", "--bandwidth is '0'");
   refused("--shards 0", "--shards is '0'");
@@ -156,6 +162,7 @@ AdviceFigures figures() {
           .most_shards = 64,
           .largest_batch = {},
           .least_shards = {},
+          .both = {},
           .fused_peak = {}};
 }
 
@@ -178,9 +185,14 @@ TEST(Advice, DividesStateThatDoesNotFit) {
   EXPECT_EQ(advice.remedy, Remedy::kShards);
   EXPECT_THAT(advice.words, testing::Contains(HasSubstr("--shards 16 a step fits, under "
                                                         "--strategy every-block")));
+  EXPECT_EQ(advice.way, "every-block");
   heavy.least_shards.reset();
   EXPECT_EQ(advise_on(heavy).remedy, Remedy::kNone);
+  EXPECT_EQ(advise_on(heavy).way, "");
   EXPECT_THAT(advise_on(heavy).words.back(), HasSubstr("Up to 64 shards"));
+  heavy.both = {2, 32};
+  EXPECT_EQ(advise_on(heavy).remedy, Remedy::kBoth);
+  EXPECT_EQ(advise_on(heavy).way, "every-block");
 }
 
 // Selective recomputation recovers most of the memory for well under the full bill.
@@ -208,12 +220,28 @@ TEST(Advice, MakesTheBatchSmallerWhereNothingFits) {
   tight.least_shards = 32;
   const Advice advice = advise_on(tight);
   EXPECT_EQ(advice.remedy, Remedy::kSmallerBatch);
+  EXPECT_EQ(advice.way, "every-block");
   EXPECT_THAT(advice.words,
-              testing::ElementsAre(HasSubstr("--batch 2 in place of 4"), HasSubstr("--shards 32")));
+              testing::ElementsAre(
+                  AllOf(HasSubstr("every-block, the way of least memory, peaks at 40.0 GB"),
+                        HasSubstr("--batch 2 in place of 4 it fits, under --strategy every-block")),
+                  HasSubstr("--shards 32 it fits, under --strategy every-block")));
   tight.largest_batch.reset();
-  EXPECT_EQ(advise_on(tight).remedy, Remedy::kShards);
+  const Advice divided = advise_on(tight);
+  EXPECT_EQ(divided.remedy, Remedy::kShards);
+  EXPECT_EQ(divided.way, "every-block");
+  EXPECT_THAT(divided.words.front(),
+              AllOf(HasSubstr("every-block, the way of least memory, peaks at 40.0 GB of"),
+                    HasSubstr("--shards 32 it fits, under --strategy every-block")));
   tight.least_shards.reset();
+  tight.both = {2, 16};
+  EXPECT_EQ(advise_on(tight).remedy, Remedy::kBoth);
+  EXPECT_EQ(advise_on(tight).way, "every-block");
+  EXPECT_THAT(advise_on(tight).words.back(),
+              HasSubstr("--batch 2 in place of 4 and --shards 16 it fits, under --strategy"));
+  tight.both.reset();
   EXPECT_THAT(advise_on(tight).words.front(), HasSubstr("Nothing fits"));
+  EXPECT_EQ(advise_on(tight).way, "");
 }
 
 // Fused attention is the limit of selective recomputation.
@@ -267,6 +295,39 @@ TEST(AdviseCommand, NamesTheLargestBatchAndTheLeastShardsThatFit) {
   ASSERT_EQ(heavy.at("advice"), "shards") << heavy.dump(2);
   const auto shards = heavy.at("least_shards").get<int>();
   EXPECT_NE(advised("--batch 1 --shards " + std::to_string(shards), half).at("advice"), "shards");
+}
+
+// Neither alone is enough.
+TEST(AdviseCommand, LooksForASmallerBatchAndMoreShardsTogether) {
+  const std::string model = "--layers 4 --width 64 --heads 4 --context 256 ";
+  const auto advised = [&](const std::string& more, std::int64_t device) {
+    return result_of("advise " + model + more + " --device-bytes " + std::to_string(device));
+  };
+  const auto least_of = [](const json& result) {
+    std::int64_t least = result.at("plain_peak_bytes");
+    for (const json& way : result.at("ways"))
+      least = std::min<std::int64_t>(least, way.at("peak_bytes"));
+    return least;
+  };
+  // What one sequence needs where the state is divided: below one's alone, and below many's.
+  const std::int64_t device = least_of(advised("--batch 1 --shards 8", 1'000'000'000));
+  const json found = advised("--batch 64", device);
+  ASSERT_EQ(found.at("advice"), "smaller batch and shards") << found.dump(2);
+  const json& together = found.at("together");
+  const auto line = [&](const char* batch_of, int factor) {
+    return "--batch " + std::to_string(together.at("batch").get<int>() * factor) + " --shards " +
+           std::to_string(together.at("shards").get<int>()) + batch_of;
+  };
+  EXPECT_LE(least_of(advised(line("", 1), device)), device);
+  EXPECT_GT(least_of(advised(line("", 3), device)), device);
+  EXPECT_NE(found.at("way"), "");
+}
+
+// The searches end, and say so.
+TEST(EstimateCommand, EndsInTimeOnDeepModels) {
+  const json result = result_of(
+      "estimate --strategy none --layers 600 --width 64 --heads 4 --context 32 --batch 2");
+  EXPECT_EQ(result.at("least_budget").value("search_was_cut", false), true) << result.dump(2);
 }
 
 TEST(AdviseCommand, GivesWordsAndFigures) {

@@ -8,6 +8,8 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 
 #include "estimate/account.h"
 #include "tests/refusal.h"
@@ -125,6 +127,19 @@ TEST(EstimateStep, DividesStateByShards) {
   EXPECT_LT(four.peak, one.peak);
 }
 
+// As handed out: three numbers have no third of theirs in 8 bytes.
+TEST(EstimateStep, DividesEachTensorOfTheOptimizersState) {
+  nn::Module module;
+  const auto one = module.register_parameter("one", at::rand({3}));
+  const auto two = module.register_parameter("two", at::rand({3}));
+  const Estimate found =
+      estimate_step(module, [&] { return (one * two).sum(); },
+                    {.device = c10::kCUDA, .optimizer = {OptimizerKind::kAdamW}, .shards = 3});
+  constexpr std::int64_t kBlock = 512, kStates = 2;
+  EXPECT_EQ(found.optimizer_state, Bytes(2 * kStates * kBlock));
+  EXPECT_EQ(found.parameters, Bytes(2 * kBlock));
+}
+
 TEST(EstimateStep, CountsMasterWeightsOf16BitParameters) {
   nn::Linear layer(nn::LinearOptions(kWidth, kWidth).bias(false));
   layer->to(at::kBFloat16);
@@ -168,7 +183,11 @@ TEST(EstimateStep, RefusesWhatItCannotEstimate) {
   const auto plain = [&] { return model.loss(x); };
   EXPECT_THAT(refusal(plain, {.device = c10::kXPU}),
               HasSubstr("the device is xpu; it must be cpu"));
-  EXPECT_THAT(refusal(plain, {.shards = 0}), HasSubstr("shards is 0; it must be at least 1"));
+  EXPECT_THAT(refusal(plain, {.shards = 0}), HasSubstr("shards is 0; it must be from 1"));
+  EXPECT_THAT(refusal(plain, {.shards = std::numeric_limits<std::int64_t>::max()}),
+              HasSubstr("the device alone, to 1048576"));
+  EXPECT_THAT(refusal(plain, {.device = static_cast<c10::DeviceType>(99)}),
+              HasSubstr("the device is of number 99, which is none"));
   EXPECT_THAT(refusal([&] { return model.first->forward(x); }), HasSubstr("it gave 4096 numbers"));
   EXPECT_THAT(refusal([&] { return model.loss(x).detach(); }), HasSubstr("without a gradient"));
   EXPECT_THAT(refusal([] { return at::Tensor(); }), HasSubstr("it gave nothing"));
@@ -203,12 +222,23 @@ TEST(Machine, IsReadAsItWasWritten) {
   EXPECT_EQ(again.overhead.count(), machine.overhead.count());
 }
 
+TEST(Machine, IsNotWrittenAsItCouldNotBeRead) {
+  EXPECT_THAT(refusal_of([] { return Machine{.flops = std::nan("")}.json(); }),
+              HasSubstr("Machine::json(): the machine's flops is nan; it must be from 1"));
+}
+
 TEST(Machine, RefusesOtherTexts) {
   const auto refusal = [](const std::string& text) {
     return refusal_of([&] { Machine::parse(text, "m.json"); });
   };
   EXPECT_THAT(refusal("{"), HasSubstr("m.json:1"));
   EXPECT_THAT(refusal("{}"), HasSubstr("format"));
+  // Errors end where a text does.
+  EXPECT_THAT(refusal("{\"format\": \"a\\u0000\\nb\"}"),
+              HasSubstr("is \"a\\u0000\\u000ab\"; it must be \"reprise machine\""));
+  const std::string lengthy = refusal("{\"format\": \"" + std::string(100'000, 'x') + "\"}");
+  EXPECT_LT(lengthy.size(), 1000U);
+  EXPECT_THAT(lengthy, HasSubstr("; it must be \"reprise machine\""));
   std::string wrong = Machine().json();
   wrong.replace(wrong.find("100000000000.0"), 14, "-1");
   EXPECT_THAT(refusal(wrong), HasSubstr("bytes_per_second"));

@@ -102,6 +102,57 @@ TEST(PredictedAttentionPeak, IsThatOfTheType) {
   }
 }
 
+// --- copies that kernels make of their arguments
+
+struct CopiesCase {
+  std::string name;
+  std::function<at::Tensor(const at::Tensor& h)> loss;
+};
+
+class PredictedCopiesPeak : public ::testing::TestWithParam<CopiesCase> {};
+
+TEST_P(PredictedCopiesPeak, IsThatOfTheRealStep) {
+  nn::Linear layer(256, 256);
+  const auto x = at::rand({256, 256});
+  expect_predicted(*layer, [&] { return GetParam().loss(layer(x)); });
+}
+
+std::vector<CopiesCase> copies_cases() {
+  using at::Tensor;
+  return {
+      {"ProductByAMask", [](const Tensor& h) { return (h * (h > 0.1)).square().sum(); }},
+      {"ProductByWholeNumbers",
+       [](const Tensor& h) {
+         return (h * at::randint(5, {256, 256})).square().sum();
+       }},
+      {"DifferenceToDoubles",
+       [](const Tensor& h) {
+         return (h - at::rand({256, 256}, at::kDouble)).square().mean();
+       }},
+      {"ComparedWithDoubles",
+       [](const Tensor& h) {
+         const auto larger = h > at::rand({256, 256}, at::kDouble);
+         return h.sum() + 0 * larger.sum();
+       }},
+      {"OfComplexNumbers", [](const Tensor& h) { return at::complex(h, h).abs().sum(); }},
+      {"LargestOfRows", [](const Tensor& h) { return h.amax(1).sum(); }},
+      {"SoftmaxInDoubles", [](const Tensor& h) { return h.softmax(1, at::kDouble).sum(); }},
+      {"SoftmaxOfColumns", [](const Tensor& h) { return h.t().softmax(1).square().sum(); }},
+      {"ThirdOfRows", [](const Tensor& h) { return std::get<0>(h.kthvalue(3, 1)).sum(); }},
+      {"SoftMargin",
+       [](const Tensor& h) {
+         return at::soft_margin_loss(h, at::ones({256, 256}));
+       }},
+      {"SoftMarginOfEach",
+       [](const Tensor& h) {
+         return at::soft_margin_loss(h, at::ones({256, 256}), at::Reduction::None).sum();
+       }},
+  };
+}
+
+INSTANTIATE_TEST_SUITE_P(All, PredictedCopiesPeak, ::testing::ValuesIn(copies_cases()),
+                         [](const auto& info) { return info.param.name; });
+
 // --- nothing to do
 
 TEST(EstimateStep, OfEmptyConvolutionsNeedsNoWorkspace) {

@@ -187,6 +187,62 @@ TEST(RefusedStep, TrainsATensorOutsideOfTheModule) {
             "");
 }
 
+TEST(RefusedStep, IsNotOfOneRealNumber) {
+  Scaled module;
+  const auto x = at::rand({kRows, kColumns});
+  EXPECT_THAT(refusal_by(module,
+                         [&] {
+                           const auto y = module.loss(x);
+                           return at::complex(y, y);
+                         }),
+              AllOf(HasSubstr("one real number"), HasSubstr("1 complex numbers")));
+  EXPECT_THAT(refusal_by(module, std::function<at::Tensor()>()),
+              HasSubstr("the function is empty"));
+}
+
+TEST(RefusedStep, IsOfSparseOrPackedTensorsOrReplacesOne) {
+  Scaled module;
+  const auto x = at::rand({kRows, kColumns});
+  const auto sparse = at::eye(kRows).to_sparse();
+  EXPECT_THAT(refusal_by(module, [&] { return at::mm(sparse, x.mm(module.weight)).sum(); }),
+              AllOf(HasSubstr("sparse tensors"), HasSubstr("to_dense()")));
+  const auto lengths = at::full({kRows}, 4, at::kLong);
+  EXPECT_THAT(
+      refusal_by(
+          module,
+          [&] {
+            const auto sequence = x.mm(module.weight).view({kRows, 8, 8});
+            return nn::utils::rnn::pack_padded_sequence(sequence, lengths, true).data().sum();
+          }),
+      HasSubstr("reads values of a tensor"));
+  auto outside = at::rand({4});
+  EXPECT_THAT(refusal_by(module,
+                         [&] {
+                           outside.set_data(at::rand({9}));
+                           return module.loss(x);
+                         }),
+              AllOf(HasSubstr("set_data()"), HasSubstr("copy_()")));
+}
+
+// Attention asks whether its query and key are equal: those of different sizes are not.
+TEST(EstimateStep, KnowsThatTensorsOfDifferentSizesAreNotEqual) {
+  Scaled module;
+  const auto x = at::rand({kRows, kColumns});
+  EXPECT_EQ(refusal_by(module,
+                       [&] {
+                         EXPECT_FALSE(at::equal(x, x.t()));
+                         EXPECT_TRUE(at::equal(x, x));
+                         return module.loss(x);
+                       }),
+            "");
+  EXPECT_THAT(refusal_by(module,
+                         [&] {
+                           at::equal(x, at::rand({kRows, kColumns}));
+                           return module.loss(x);
+                         }),
+              HasSubstr("reads values of a tensor"));
+}
+
 TEST(RefusedStep, HasNoKernelInBackwardOnly) {
   struct NoKernelInBackward : torch::autograd::Function<NoKernelInBackward> {
     static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x) {

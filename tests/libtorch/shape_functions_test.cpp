@@ -138,6 +138,9 @@ INSTANTIATE_TEST_SUITE_P(OfTheTable, ShapeFunctions, ::testing::ValuesIn(all_cas
 const std::map<std::string, std::string> kElsewhere = {
     {"aten::dropout", "a choice by device: whole steps are compared"},
     {"aten::lstm.input", "a choice by device: whole steps are compared"},
+    {"aten::gru.input", "a choice by device: whole steps are compared"},
+    {"aten::rnn_tanh.input", "a choice by device: whole steps are compared"},
+    {"aten::rnn_relu.input", "a choice by device: whole steps are compared"},
     {"aten::group_norm", "a choice by device: whole steps are compared"},
     {"aten::scaled_dot_product_attention", "a choice by device: whole steps are compared"},
     {"aten::convolution_overrideable", "no kernel but other backends': shares convolution's"},

@@ -142,6 +142,28 @@ TEST(Simulator, GivesUpBeyondTheSlowdownLimit) {
   EXPECT_EQ(Simulator(trace).run(*heuristic_named("h_eq"), options).outcome, Outcome::kFits);
 }
 
+// Whatever is dropped is upstream of all that comes after it.
+TEST(Simulator, EndsWhereItsOwnTimeIsOver) {
+  constexpr int kLength = 20'000;
+  Program program;
+  program.constant("w").call("a0", {"w"});
+  for (int i = 1; i < kLength; ++i) {
+    program.call("a" + std::to_string(i), {"a" + std::to_string(i - 1)});
+  }
+  const Trace trace = std::move(program).finish();
+  SimulationOptions options;
+  options.budget = Simulator(trace).need().floor;
+  options.slowdown_limit = 1e9;
+  options.search = Search::kIndex;
+  options.time_limit = std::chrono::milliseconds(20);
+  const Stopwatch watch;
+  EXPECT_EQ(Simulator(trace).run(*heuristic_named("h_up"), options).outcome, Outcome::kOutOfTime);
+  EXPECT_LT(watch.elapsed(), Seconds(10));
+  options.budget = Simulator(trace).need().plain_peak;
+  options.time_limit = std::chrono::hours(1);
+  EXPECT_EQ(Simulator(trace).run(*heuristic_named("h_up"), options).outcome, Outcome::kFits);
+}
+
 TEST(Simulator, MakesChainsOfAnyLengthAgain) {
   constexpr int kLength = 100'000;
   Program program;
