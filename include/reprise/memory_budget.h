@@ -87,11 +87,11 @@ struct BudgetOptions {
   bool paranoid = false;
   // Where values go that it is sooner to move out and in again than to compute: a disk_store(), or
   // an exact store of your own that keeps them elsewhere than in memory of LibTorch's CPU
-  // allocator, which the budget counts: a memory_store() would free nothing and is refused, as are
-  // stores that are not exact or do not take the device's tensors. For an accelerator a
-  // host_store(). What could not be parked or brought back is computed again, with a warning. It
-  // must not allocate memory of the device on threads of its own while it is called, nor be the
-  // store of an Offload scope inside of a step.
+  // allocator, which the budget counts. Refused are a memory_store(), which would free nothing, a
+  // compressed_store(), which allocates there to park, and stores that are not exact or do not take
+  // the device's tensors. For an accelerator a host_store(). What could not be parked or brought
+  // back is computed again, with a warning. It must not allocate memory of the device on threads of
+  // its own while it is called, nor be the store of an Offload scope inside of a step.
   std::shared_ptr<Store> store = {};
   // Values below this size are not dropped: it would cost more than it frees. Most calls that make
   // nothing else are not recorded either (above).

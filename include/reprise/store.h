@@ -30,6 +30,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -98,6 +99,11 @@ class Store : public std::enable_shared_from_this<Store> {
   // tensor into this form, and load() gives the original form to what the ParkedTensor made here
   // returns. The store may keep `flat` itself.
   virtual std::unique_ptr<ParkedTensor> park_flat(const at::Tensor& flat) = 0;
+
+  // As park(), with `park_flat` in the place of the above: for a store that parks in several ways.
+  std::unique_ptr<ParkedTensor> park_by(
+      const at::Tensor& tensor,
+      const std::function<std::unique_ptr<ParkedTensor>(const at::Tensor& flat)>& park_flat);
 
   // For statistics().
   void count_waiting(Bytes more) { waiting_ += more.count; }

@@ -16,7 +16,8 @@ namespace reprise {
 // Around what the store itself made of the flat tensor; null where there are no elements.
 class Store::Ticket final : public ParkedTensor {
  public:
-  Ticket(std::shared_ptr<Store> store, const at::Tensor& tensor)
+  template <class ParkFlat>
+  Ticket(std::shared_ptr<Store> store, const at::Tensor& tensor, const ParkFlat& park_flat)
       : store_(std::move(store)),
         form_(tensor),
         dtype_(tensor.scalar_type()),
@@ -27,7 +28,7 @@ class Store::Ticket final : public ParkedTensor {
     if (form_.length() > 0) {
       const c10::AutoGradMode no_grad(false);
       const libtorch::OwnWorkScope own;
-      inner_ = store_->park_flat(form_.flatten(tensor));
+      inner_ = park_flat(form_.flatten(tensor));
     }
     ++store_->count_;
     store_->parked_ += bytes_.count;
@@ -124,6 +125,12 @@ const char* Store::cannot_park(const at::Tensor& tensor) {
 }
 
 std::unique_ptr<ParkedTensor> Store::park(const at::Tensor& tensor) {
+  return park_by(tensor, [this](const at::Tensor& flat) { return park_flat(flat); });
+}
+
+std::unique_ptr<ParkedTensor> Store::park_by(
+    const at::Tensor& tensor,
+    const std::function<std::unique_ptr<ParkedTensor>(const at::Tensor& flat)>& park_flat) {
   if (const char* reason = cannot_park(tensor)) {
     throw UsageError(name() + ": the tensor cannot be parked, because " + reason +
                      "; park strided tensors that have memory of their own");
@@ -137,7 +144,7 @@ std::unique_ptr<ParkedTensor> Store::park(const at::Tensor& tensor) {
   if (self == nullptr) {
     throw UsageError(name() + " is not held by a shared_ptr; make it with std::make_shared");
   }
-  return std::make_unique<Ticket>(self, tensor);
+  return std::make_unique<Ticket>(self, tensor, park_flat);
 }
 
 StoreStatistics Store::statistics() const {

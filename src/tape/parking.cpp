@@ -2,6 +2,7 @@
 
 #include <c10/core/CPUAllocator.h>
 #include <c10/util/Exception.h>
+#include <reprise/compressed_store.h>
 #include <reprise/memory_budget.h>
 
 #include <cstring>
@@ -47,6 +48,12 @@ Parking::Parking(std::shared_ptr<Store> store, c10::Device device)
     throw UsageError("BudgetOptions.store: the " + store_->name() +
                      " keeps values where they are, in memory that the budget counts, so that "
                      "parking there would free nothing; give it a disk_store(), or none");
+  }
+  if (dynamic_cast<const CompressedStore*>(&given) != nullptr) {
+    throw UsageError("BudgetOptions.store: the " + store_->name() +
+                     " needs memory that the budget counts at the moment that there is none, and "
+                     "the budget itself keeps values of two kinds in a bit an element; give it a "
+                     "disk_store(), or none");
   }
 }
 

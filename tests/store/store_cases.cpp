@@ -1,4 +1,6 @@
 // The stores that the contract is run over: a new one is one line here.
+#include <reprise/compressed_store.h>
+
 #include "examples/extending/bf16_store.h"
 #include "store/host_store.h"
 #include "tests/store/fake_engine.h"
@@ -29,12 +31,23 @@ std::shared_ptr<Store> host(Faults& faults, bool at_random) {
   return store::make_host_store(options, std::make_unique<FakeEngine>(device));
 }
 
+std::shared_ptr<Store> compressed(Compression compression) {
+  return compressed_store({.compression = compression});
+}
+
 }  // namespace
 
 std::vector<StoreCase> store_cases() {
   return {
       {"Memory", [](Faults&) { return memory_store(); }},
       {"Bf16", [](Faults&) { return std::make_shared<example::Bf16Store>(); }, /*exact=*/false},
+      {"CompressedExact", [](Faults&) { return compressed_store(); }},
+      {"CompressedBf16", [](Faults&) { return compressed(Compression::kBfloat16); },
+       /*exact=*/false},
+      {"CompressedInt8", [](Faults&) { return compressed(Compression::kInt8); }, /*exact=*/false,
+       /*of_range=*/1.0 / 255},
+      {"CompressedInt4", [](Faults&) { return compressed(Compression::kInt4); }, /*exact=*/false,
+       /*of_range=*/1.0 / 15},
       {"Disk", [](Faults& faults) { return faulty_disk(faults, small_disk()); }},
       {"DiskWithoutRoomInMemory", disk_with_one_worker},
       {"Host", [](Faults& faults) { return host(faults, /*at_random=*/false); }},

@@ -34,6 +34,9 @@ struct StoreCase {
   // `faults`: what makes its operations fail; a store that cannot fail ignores it.
   std::function<std::shared_ptr<Store>(Faults& faults)> make;
   bool exact = true;
+  // What an inexact store may be off, as a part of the range of the values; zero: small whole
+  // numbers come back as they were.
+  double of_range = 0;
 };
 
 std::vector<StoreCase> store_cases();

@@ -1,0 +1,119 @@
+// The store around the forms of compressed_value.h: options, counts, and the streams of noise.
+#include "reprise/compressed_store.h"
+
+#include <reprise/error.h>
+
+#include <utility>
+
+#include "core/block_codes.h"
+#include "core/lane_noise.h"
+#include "store/compressed_value.h"
+
+namespace reprise {
+namespace {
+
+constexpr std::int64_t kLargestBlock = 65536;
+
+const char* described(Compression compression) {
+  switch (compression) {
+    case Compression::kExact:
+      return "exact";
+    case Compression::kBfloat16:
+      return "bf16";
+    case Compression::kInt8:
+      return "8 bits";
+    case Compression::kInt4:
+      return "4 bits";
+  }
+  return nullptr;
+}
+
+void check_compression(Compression compression, const char* where) {
+  if (described(compression) != nullptr) return;
+  throw UsageError(std::string(where) + " is " + std::to_string(static_cast<int>(compression)) +
+                   "; it must be one of kExact, kBfloat16, kInt8 and kInt4");
+}
+
+const CompressedStoreOptions& checked_compression(const CompressedStoreOptions& options) {
+  check_compression(options.compression, "CompressedStoreOptions.compression");
+  constexpr std::int64_t kLeast = BlockCode::kLeastBlock;
+  if (options.block < kLeast || options.block > kLargestBlock || options.block % kLeast != 0) {
+    throw UsageError("CompressedStoreOptions.block is " + std::to_string(options.block) +
+                     " elements; it must be a multiple of " + std::to_string(kLeast) + " from " +
+                     std::to_string(kLeast) + " to " + std::to_string(kLargestBlock) +
+                     "; 256 is the default");
+  }
+  return options;
+}
+
+}  // namespace
+
+class CompressedStore::Parked final : public ParkedTensor {
+ public:
+  Parked(CompressedStore& store, const at::Tensor& flat, store::CompressedValue value)
+      : store_(store), bytes_(static_cast<std::int64_t>(flat.nbytes())), value_(std::move(value)) {
+    store_.compressed_ += value_.bytes().count;
+    Counts& totals = store_.totals_[static_cast<std::size_t>(value_.form)];
+    ++totals.count;
+    totals.before += bytes_.count;
+    totals.after += value_.bytes().count;
+    if (moved()) store_.count_written(bytes_);
+  }
+  ~Parked() override { store_.compressed_ -= value_.bytes().count; }
+
+  at::Tensor load() override {
+    at::Tensor flat = store::decompress(value_);
+    if (moved()) store_.count_read(bytes_);
+    return flat;
+  }
+  Bytes bytes() const override { return bytes_; }
+
+ private:
+  bool moved() const { return value_.form != CompressedForm::kAsItIs; }
+
+  CompressedStore& store_;
+  const Bytes bytes_;
+  const store::CompressedValue value_;
+};
+
+CompressedStore::CompressedStore(const CompressedStoreOptions& options)
+    : options_(checked_compression(options)) {}
+
+bool CompressedStore::exact() const { return options_.compression == Compression::kExact; }
+bool CompressedStore::takes(c10::Device device) const { return device.is_cpu(); }
+std::string CompressedStore::name() const {
+  return std::string("compressed store (") + described(options_.compression) + ")";
+}
+
+CompressedTotals CompressedStore::totals(CompressedForm form) const {
+  const Counts& counts = totals_.at(static_cast<std::size_t>(form));
+  return {.count = counts.count, .before = Bytes(counts.before), .after = Bytes(counts.after)};
+}
+
+std::unique_ptr<ParkedTensor> CompressedStore::park_flat(const at::Tensor& flat) {
+  return park_flat_as(flat, options_.compression);
+}
+
+std::unique_ptr<ParkedTensor> CompressedStore::park_flat_as(const at::Tensor& flat,
+                                                            Compression compression) {
+  const std::uint64_t stream = substream(mixed(options_.seed), next_stream_++);
+  return std::make_unique<Parked>(*this, flat,
+                                  store::compress(flat, compression, options_.block, stream));
+}
+
+std::unique_ptr<ParkedTensor> CompressedStore::park_as(const at::Tensor& tensor,
+                                                       Compression compression) {
+  check_compression(compression, "CompressedStore::park_as(): the compression");
+  if (compression > options_.compression) {
+    throw UsageError(name() + ": a tensor cannot be parked as " + described(compression) +
+                     ", which changes more than the store says it does; make the store with the "
+                     "compression that changes most of those that are needed");
+  }
+  return park_by(tensor, [&](const at::Tensor& flat) { return park_flat_as(flat, compression); });
+}
+
+std::shared_ptr<CompressedStore> compressed_store(const CompressedStoreOptions& options) {
+  return std::make_shared<CompressedStore>(options);
+}
+
+}  // namespace reprise
