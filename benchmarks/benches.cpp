@@ -25,9 +25,14 @@ std::span<const Bench> all_benches() {
       {"learned_budget", "what a budget saves when it has learned the step", learned_budget},
       {"hindsight_vs_ilp", "plans of small steps beside the best that there are", hindsight_vs_ilp},
       {"predicted_peak", "peaks estimated without memory, beside measured ones", predicted_peak},
+      {"influence_overhead", "what scores, averages and masks add to a step", influence_overhead},
+      {"pgac_budget", "whether PGAC's steps stay within their bytes", pgac_budget},
+      {"pgac_exact", "gradients under every mask of six layers", pgac_exact},
+      {"pgac_vs_static", "what PGAC's rankings run again, beside static choices", pgac_vs_static},
       {"simulate", "simrd's figures, and simulated events a second", simulate},
       {"evict_scale", "a decision what to drop among 100 to 100,000 values", evict_scale},
       {"allocation", "the counting allocator against LibTorch's own", allocation},
+      {"compressed_store", "values compressed and brought back, a second", compressed_store},
   };
   return kBenches;
 }

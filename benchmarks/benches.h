@@ -17,6 +17,7 @@ struct Bench {
 std::span<const Bench> all_benches();
 
 void allocation(Session& session);
+void compressed_store(Session& session);
 void evict_scale(Session& session);
 void every_block_coarse(Session& session);
 void every_block_fine(Session& session);
@@ -38,5 +39,9 @@ void learned_budget(Session& session);
 void hindsight_vs_ilp(Session& session);
 void predicted_peak(Session& session);
 void simulate(Session& session);
+void influence_overhead(Session& session);
+void pgac_budget(Session& session);
+void pgac_exact(Session& session);
+void pgac_vs_static(Session& session);
 
 }  // namespace reprise::bench

@@ -84,7 +84,7 @@ struct Layers {
   template <class Module>
   void add(const Module& module) {
     functions.push_back(tensor_function(module));
-    const auto pointer = module.ptr();
+    const auto& pointer = module.ptr();
     names.push_back(pointer->name());
     for (const at::Tensor& parameter : pointer->parameters()) parameters.push_back(parameter);
     for (const at::Tensor& buffer : pointer->buffers()) buffers.push_back(buffer);

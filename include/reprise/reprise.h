@@ -6,14 +6,17 @@
 #include <reprise/chain.h>
 #include <reprise/checkpoint.h>
 #include <reprise/checkpoint_sequential.h>
+#include <reprise/compressed_store.h>
 #include <reprise/custom_function.h>
 #include <reprise/error.h>
 #include <reprise/estimate.h>
+#include <reprise/influence.h>
 #include <reprise/learned_plan.h>
 #include <reprise/memory.h>
 #include <reprise/memory_budget.h>
 #include <reprise/named.h>
 #include <reprise/offload.h>
+#include <reprise/pgac.h>
 #include <reprise/plan.h>
 #include <reprise/profile_chain.h>
 #include <reprise/random_state.h>

@@ -36,7 +36,10 @@ double quantile_of_sorted(const std::vector<double>& values, double q) {
   double share = position - static_cast<double>(below);
   // Between equal infinities the interpolation would be inf - inf.
   if (share == 0 || values[below] == values[above]) return values[below];
-  return values[below] + share * (values[above] - values[below]);
+  // From the nearer of the two, as NumPy does, so that it is exact at both.
+  const double step = values[above] - values[below];
+  if (std::isinf(step)) return values[below] + step;
+  return share < 0.5 ? values[below] + step * share : values[above] - step * (1 - share);
 }
 
 }  // namespace

@@ -9,7 +9,7 @@
 namespace reprise {
 
 // The value below which the share `q` of the sample lies, with linear interpolation between the two
-// nearest order statistics (NumPy's default method; Hyndman and Fan 1996, type 7).
+// nearest order statistics (NumPy's default method, to the last bit; Hyndman and Fan 1996, type 7).
 // Throws UsageError unless 0 <= q <= 1.
 double quantile(std::span<const double> sample, double q);
 

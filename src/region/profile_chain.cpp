@@ -15,6 +15,7 @@
 #include "core/clock.h"
 #include "core/statistics.h"
 #include "libtorch/state_apart.h"
+#include "region/layers_case.h"
 
 namespace reprise {
 namespace {
@@ -320,13 +321,6 @@ Chain profile_layers(const std::vector<TensorFunction>& functions,
   const Unchanged unchanged(sample, buffers);
   const at::AutoGradMode with_grad(true);
   return Profiler(functions, names, sample, parameters).run(options.repetitions);
-}
-
-// "torch::nn::LinearImpl" is a Linear.
-std::string short_name(std::string name) {
-  if (const auto at = name.rfind("::"); at != std::string::npos) name.erase(0, at + 2);
-  if (name.ends_with("Impl")) name.resize(name.size() - 4);
-  return name;
 }
 
 }  // namespace

@@ -30,6 +30,8 @@ TEST(Quantile, OfOneValueIsThatValue) { EXPECT_EQ(quantile(Sample{42}, 0.3), 42)
 TEST(Quantile, KeepsInfinities) {
   const double infinity = std::numeric_limits<double>::infinity();
   EXPECT_EQ(quantile(Sample{1, infinity, infinity}, 0.75), infinity);
+  EXPECT_EQ(quantile(Sample{1, infinity}, 0.5), infinity);
+  EXPECT_EQ(quantile(Sample{1, infinity}, 0.9), infinity);
 }
 
 TEST(Quantile, LiesBetweenTheExtremesAndGrowsWithQ) {

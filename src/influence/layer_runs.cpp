@@ -1,0 +1,142 @@
+#include "influence/layer_runs.h"
+
+#include <reprise/checkpoint.h>
+
+#include <span>
+#include <utility>
+
+#include "region/layers_case.h"
+
+namespace reprise::influence {
+namespace {
+
+bool are_of_one_memory(const at::Tensor& a, const at::Tensor& b) {
+  return a.has_storage() && b.has_storage() && a.storage().is_alias_of(b.storage());
+}
+
+std::int64_t changes_of(const at::Tensor& tensor) {
+  return tensor.is_inference() ? 0 : tensor._version();
+}
+
+// One of the found layers: the model's layers that it is of.
+using Functions = std::vector<TensorFunction>;
+
+Functions functions_in(const detail::Layers& layers, const PgacLayer& found) {
+  const auto begin = layers.functions.begin() + found.first;
+  return {begin, begin + found.count};
+}
+
+// Outputs to be watched once all layers have run, so that in a region around the model a first run
+// saves them in the same order as all later ones.
+class Watches {
+ public:
+  explicit Watches(const Meter& meter) : meter_(meter) {}
+  void add(std::int64_t layer, const at::Tensor& output) { outputs_.emplace_back(layer, output); }
+  void make() const {
+    for (const auto& [layer, output] : outputs_) meter_->watch(layer, output);
+  }
+
+ private:
+  const Meter& meter_;
+  std::vector<std::pair<std::int64_t, at::Tensor>> outputs_;
+};
+
+at::Tensor call(std::span<const TensorFunction> functions, at::Tensor tensor) {
+  for (const TensorFunction& function : functions) tensor = function(tensor);
+  return tensor;
+}
+
+// Found layers that run again together. The last one's output is the region's, which is watched
+// outside: saved within, it would make each recomputation go on to the end for its sake.
+class RunAgain {
+ public:
+  RunAgain(const detail::Layers& layers, std::span<const PgacLayer> found, std::int64_t first,
+           Meter meter)
+      : first_(first), meter_(std::move(meter)) {
+    for (const PgacLayer& each : found) parts_.push_back(functions_in(layers, each));
+  }
+
+  at::Tensor operator()(const at::Tensor& input) const {
+    at::Tensor tensor = input;
+    for (std::size_t i = 0; i < parts_.size(); ++i) {
+      tensor = call(parts_[i], std::move(tensor));
+      // A region's own argument has a history that a recomputation must not add to.
+      if (i + 1 < parts_.size() && !tensor.is_same(input)) {
+        meter_->watch(first_ + static_cast<std::int64_t>(i), tensor);
+      }
+    }
+    return tensor;
+  }
+
+ private:
+  std::int64_t first_;
+  Meter meter_;
+  std::vector<Functions> parts_;
+};
+
+}  // namespace
+
+FoundLayers run_and_find(const detail::Layers& layers, const at::Tensor& input,
+                         const Meter& meter) {
+  FoundLayers found;
+  Watches watches(meter);
+  const std::int64_t changes_before = changes_of(input);
+  at::Tensor tensor = input;
+  for (std::size_t i = 0; i < layers.functions.size(); ++i) {
+    const std::int64_t before = changes_of(tensor);
+    at::Tensor result = layers.functions[i](tensor);
+    const bool belongs =
+        i > 0 && (changes_of(tensor) != before || are_of_one_memory(result, tensor) ||
+                  are_of_one_memory(tensor, input));
+    const std::string name = detail::short_name(layers.names[i]);
+    if (belongs) {
+      found.layers.back().name += " + " + name;
+      ++found.layers.back().count;
+    } else {
+      // Only now is the output of the one before known to stay as it is.
+      if (i > 0) watches.add(std::ssize(found.layers) - 1, tensor);
+      found.layers.push_back({name, static_cast<std::int64_t>(i), 1});
+    }
+    if (found.layers.size() == 1) found.first_writes_input = changes_of(input) != changes_before;
+    tensor = std::move(result);
+  }
+  watches.add(std::ssize(found.layers) - 1, tensor);
+  watches.make();
+  found.result = std::move(tensor);
+  return found;
+}
+
+at::Tensor run_masked(const detail::Layers& layers, const std::vector<PgacLayer>& found,
+                      const std::vector<bool>& keep, const at::Tensor& input, const Meter& meter) {
+  Watches watches(meter);
+  at::Tensor tensor = input;
+  for (std::size_t i = 0; i < found.size();) {
+    std::size_t end = i;
+    while (end < found.size() && !keep[end]) ++end;
+    if (end == i) {
+      tensor = call(functions_in(layers, found[i]), std::move(tensor));
+      ++end;
+    } else {
+      const auto again = std::span(found).subspan(i, end - i);
+      tensor = checkpoint(RunAgain(layers, again, static_cast<std::int64_t>(i), meter),
+                          std::move(tensor));
+    }
+    watches.add(static_cast<std::int64_t>(end) - 1, tensor);
+    i = end;
+  }
+  watches.make();
+  return tensor;
+}
+
+detail::Layers watched(detail::Layers layers, const Meter& meter) {
+  for (TensorFunction& function : layers.functions) {
+    function = [meter, function = std::move(function)](const at::Tensor& input) {
+      at::Tensor result = function(input);
+      meter->watch(0, result);
+      return result;
+    };
+  }
+  return layers;
+}
+
+}  // namespace reprise::influence

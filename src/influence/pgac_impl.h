@@ -1,0 +1,64 @@
+// What a Pgac (reprise/pgac.h) remembers from step to step.
+#pragma once
+
+#include <reprise/influence.h>
+#include <reprise/pgac.h>
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "influence/decision.h"
+#include "influence/fitting.h"
+#include "influence/layer_runs.h"
+#include "influence/learned_gamma.h"
+#include "region/layers_case.h"
+
+namespace reprise {
+
+struct Pgac::Impl {
+  // What was measured with inputs of a shape, and the mask that fits there.
+  struct Shape {
+    detail::LayersCase of;
+    std::vector<PgacLayer> layers;
+    influence::Fitting fitting;
+    influence::Fitted fitted;
+    std::int64_t decision;  // that `fitted` is of
+  };
+
+  explicit Impl(const PgacOptions& given);
+
+  at::Tensor run(const detail::Layers& layers, const at::Tensor& x);
+  void observe(std::int64_t step);
+
+  void find_layers(std::vector<PgacLayer> layers, std::int64_t model_layers);
+  std::unique_ptr<Shape> measured(const detail::Layers& layers, const at::Tensor& x) const;
+  Shape& shape_of(const detail::Layers& layers, const at::Tensor& x);
+  const influence::Fitted& fitted(Shape& shape);
+  void note_mask(const std::vector<bool>& mask);
+  double gamma_at(double fraction) const;
+  void learn_gamma(double fraction, double quantile);
+  void take_scores();
+
+  PgacOptions options;
+  std::shared_ptr<InfluenceMeter> meter;
+  std::vector<PgacLayer> found;
+  std::int64_t layers_of_model = 0;
+  bool first_stays = false;
+
+  std::vector<double> averages;
+  // At the last decision: the averages, and the mask by the threshold. Decisions are counted; zero
+  // of them: nothing is known.
+  std::vector<double> decided;
+  std::vector<bool> wanted;
+  std::int64_t decision = 0;
+  std::int64_t since_change;  // observed steps, up to as many as must be between two changes
+  bool is_set = false;        // `wanted`, by the program
+
+  influence::LearnedGamma gamma;
+  std::vector<std::unique_ptr<Shape>> shapes;
+  Shape* current = nullptr;  // of the last run
+  PgacReport report;
+};
+
+}  // namespace reprise

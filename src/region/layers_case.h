@@ -1,0 +1,35 @@
+// What the seconds and bytes of a chain of layers depend on: whether what was measured of one call
+// holds for another.
+#pragma once
+
+#include <reprise/checkpoint_sequential.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace reprise::detail {
+
+struct LayersCase {
+  std::vector<std::weak_ptr<const void>> modules;
+  std::vector<bool> trains;
+  // Of each parameter: its type, and whether it requires gradients.
+  std::vector<std::pair<at::ScalarType, bool>> parameters;
+  std::vector<std::int64_t> sizes, strides;
+  at::ScalarType dtype;
+  c10::Device device;
+  bool requires_grad;
+  std::optional<at::ScalarType> autocast;
+
+  bool is_gone() const;  // with one of its modules
+  bool operator==(const LayersCase& other) const;
+};
+
+LayersCase layers_case(const Layers& layers, const at::Tensor& input);
+
+// "torch::nn::LinearImpl" is a Linear.
+std::string short_name(std::string name);
+
+}  // namespace reprise::detail
