@@ -34,8 +34,8 @@
 //   arithmetic on that. While they are over the budget, the kept layer with the least rank goes. If
 //   that does not lead below the budget (a long run needs as much when it is run again as when it
 //   is kept), the mask that fits and discards the least sum of influence (or seconds, or their
-//   product, as the ranking says) is taken. Only the first run
-//   may take more, where one layer alone does.
+//   product, as the ranking says) is taken. Only the first run may take more, where one layer alone
+//   does.
 //
 // Threads: one thread calls run() and observe() at a time; backward may run on any.
 #pragma once
@@ -82,9 +82,9 @@ struct GammaSchedule {
 
 // By what the budget chooses among kept layers: the least goes first.
 enum class PgacRanking : std::uint8_t {
-  kInfluence,  // the moving average: the proposal's
-  kCost,       // seconds of forward per byte that is kept
-  kInfluenceTimesCost,
+  kInfluence,           // the moving average: the proposal's
+  kCost,                // seconds of forward per byte that is kept
+  kInfluenceTimesCost,  // the product
 };
 
 struct PgacOptions {

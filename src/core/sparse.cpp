@@ -4,22 +4,10 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/element_width.h"
+
 namespace reprise {
 namespace {
-
-template <class F>
-auto with_pattern(int width, F&& f) {
-  switch (width) {
-    case 1:
-      return f(std::uint8_t{});
-    case 2:
-      return f(std::uint16_t{});
-    case 4:
-      return f(std::uint32_t{});
-    default:
-      return f(std::uint64_t{});
-  }
-}
 
 // Sixteen bytes at a time: 0 or -1 for each element, summed as long as they cannot overflow.
 template <class Element>
@@ -83,14 +71,14 @@ void unpack(const std::uint8_t* bits, const Element* kept, std::int64_t count, E
 }  // namespace
 
 std::int64_t count_nonzero(const void* data, std::int64_t elements, int width) {
-  return with_pattern(width, [&](auto element) {
+  return with_element(width, [&](auto element) {
     return nonzero(static_cast<const decltype(element)*>(data), elements);
   });
 }
 
 double sampled_nonzero(const void* data, std::int64_t elements, int width, std::int64_t at_most) {
   if (elements == 0) return 0;
-  return with_pattern(width, [&](auto element) {
+  return with_element(width, [&](auto element) {
     const auto* const all = static_cast<const decltype(element)*>(data);
     const std::int64_t count = std::min(elements, at_most);
     std::int64_t found = 0;
@@ -105,7 +93,7 @@ double sampled_nonzero(const void* data, std::int64_t elements, int width, std::
 
 void pack_nonzero(const void* data, std::int64_t elements, int width, std::uint8_t* bits,
                   void* kept) {
-  with_pattern(width, [&](auto element) {
+  with_element(width, [&](auto element) {
     using Element = decltype(element);
     pack(static_cast<const Element*>(data), elements, bits, static_cast<Element*>(kept));
   });
@@ -113,7 +101,7 @@ void pack_nonzero(const void* data, std::int64_t elements, int width, std::uint8
 
 void unpack_nonzero(const std::uint8_t* bits, const void* kept, std::int64_t elements, int width,
                     void* data) {
-  with_pattern(width, [&](auto element) {
+  with_element(width, [&](auto element) {
     using Element = decltype(element);
     unpack(bits, static_cast<const Element*>(kept), elements, static_cast<Element*>(data));
   });

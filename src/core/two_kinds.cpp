@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/element_width.h"
+
 namespace reprise {
 
 namespace {
@@ -82,21 +84,6 @@ void fill(std::uint8_t byte, Element zero, Element difference, Element* eight) {
     for (unsigned k = 0; k < kInByte; ++k) {
       eight[k] = zero ^ (difference & -static_cast<Element>((byte >> k) & 1));
     }
-  }
-}
-
-// Calls `f` with a number of that width in bytes.
-template <class F>
-auto with_element(int width, F&& f) {
-  switch (width) {
-    case 1:
-      return f(std::uint8_t{});
-    case 2:
-      return f(std::uint16_t{});
-    case 4:
-      return f(std::uint32_t{});
-    default:
-      return f(std::uint64_t{});
   }
 }
 

@@ -91,9 +91,10 @@ void Pgac::Impl::find_layers(std::vector<PgacLayer> layers, std::int64_t model_l
   wanted.assign(found.size(), true);
 }
 
-// What is measured of the layers on such an input.
+// What is measured of the layers on such an input, which is the case `of`.
 std::unique_ptr<Pgac::Impl::Shape> Pgac::Impl::measured(const detail::Layers& layers,
-                                                        const at::Tensor& x) const {
+                                                        const at::Tensor& x,
+                                                        detail::LayersCase of) const {
   if (x.is_meta() || libtorch::is_on_meta()) {
     throw UsageError(
         "Pgac::run: a budget needs layers that are measured, and tensors without memory, as in an "
@@ -118,22 +119,19 @@ std::unique_ptr<Pgac::Impl::Shape> Pgac::Impl::measured(const detail::Layers& la
         "state (" + std::to_string(found.size()) + "): layers in place, or that return their " +
         "input in evaluation mode, belong to the one before; give each case its own Pgac");
   }
-  return std::make_unique<Shape>(Shape{detail::layers_case(layers, x),
-                                       std::move(stages),
-                                       influence::Fitting(std::move(chain)),
-                                       {},
-                                       kNoDecision});
+  return std::make_unique<Shape>(Shape{
+      std::move(of), std::move(stages), influence::Fitting(std::move(chain)), {}, kNoDecision});
 }
 
 Pgac::Impl::Shape& Pgac::Impl::shape_of(const detail::Layers& layers, const at::Tensor& x) {
-  const detail::LayersCase wanted_case = detail::layers_case(layers, x);
+  detail::LayersCase wanted_case = detail::layers_case(layers, x);
   const auto known = std::find_if(shapes.begin(), shapes.end(),
                                   [&](const auto& shape) { return shape->of == wanted_case; });
   if (known != shapes.end()) {
     std::rotate(known, known + 1, shapes.end());  // the last used is the last to go
     return *shapes.back();
   }
-  std::unique_ptr<Shape> made = measured(layers, x);
+  std::unique_ptr<Shape> made = measured(layers, x, std::move(wanted_case));
   if (shapes.size() >= kMostShapes) {
     if (current == shapes.front().get()) current = nullptr;
     shapes.erase(shapes.begin());

@@ -32,7 +32,8 @@ struct Pgac::Impl {
   void observe(std::int64_t step);
 
   void find_layers(std::vector<PgacLayer> layers, std::int64_t model_layers);
-  std::unique_ptr<Shape> measured(const detail::Layers& layers, const at::Tensor& x) const;
+  std::unique_ptr<Shape> measured(const detail::Layers& layers, const at::Tensor& x,
+                                  detail::LayersCase of) const;
   Shape& shape_of(const detail::Layers& layers, const at::Tensor& x);
   const influence::Fitted& fitted(Shape& shape);
   void note_mask(const std::vector<bool>& mask);

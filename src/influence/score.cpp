@@ -1,18 +1,17 @@
 #include "influence/score.h"
 
 #include <ATen/Dispatch.h>
-#include <ATen/OpMathType.h>
 #include <ATen/Parallel.h>
 #include <ATen/TensorIterator.h>
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <complex>
 #include <vector>
+
+#include "core/lane_noise.h"
 
 namespace reprise::influence {
 namespace {
@@ -46,12 +45,10 @@ Sum block_sum(const T* gradient, const T* activation, std::int64_t count) {
 }
 
 // Which of the blocks of a stride is looked at: as if drawn, for activations repeat themselves from
-// row to row. (The finalizer of splitmix64.)
+// row to row.
 std::int64_t drawn_block(std::int64_t stratum, std::int64_t blocks) {
-  auto bits = static_cast<std::uint64_t>(stratum) + 0x9e3779b97f4a7c15U;
-  bits = (bits ^ bits >> 30) * 0xbf58476d1ce4e5b9U;
-  bits = (bits ^ bits >> 27) * 0x94d049bb133111ebU;
-  return static_cast<std::int64_t>((bits ^ bits >> 31) % static_cast<std::uint64_t>(blocks));
+  return static_cast<std::int64_t>(mixed(static_cast<std::uint64_t>(stratum)) %
+                                   static_cast<std::uint64_t>(blocks));
 }
 
 // Of blocks' sums.
