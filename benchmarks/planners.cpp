@@ -98,7 +98,7 @@ Layered gpt() {
                 .parameters = {},
                 .buffers = {},
                 .sample = at::randn({4, 128, 128})};
-  for (int i = 0; i < 12; ++i) model.add(models::GptBlock(options));
+  for (int i = 0; i < 12; ++i) model.add(models::GptBlock(models::block_options(options)));
   return model;
 }
 

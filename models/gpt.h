@@ -17,6 +17,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "models/transformer.h"
+
 namespace reprise::models {
 
 struct GptOptions {
@@ -26,37 +28,20 @@ struct GptOptions {
   std::int64_t context = 128;     // the longest sequence, in tokens
   std::int64_t vocabulary = 256;  // 256: one token a byte
   double dropout = 0.1;           // probability in [0, 1)
-  // true: at::scaled_dot_product_attention, which never stores the [context, context] weights where
-  // LibTorch has a fused kernel (on the CPU: with dropout 0). false: matmul, mask, softmax,
-  // dropout, matmul, whose activations grow with the square of the context; the case that
-  // checkpointing helps most.
-  bool fused_attention = true;
+  bool fused_attention = true;    // as in transformer.h
   // true, as GPT-2: the head multiplies by the token embedding. false: the head has its own matrix.
   bool tied_head = true;
 };
+
+// GPT-2 Medium: 354,823,168 parameters.
+GptOptions gpt2_medium();
 
 // Throws UsageError, naming the value and its bound, for a model that cannot be built.
 void check(const GptOptions& options);
 
 // One block: [batch, time, width] in and out.
-class GptBlockImpl : public torch::nn::Module {
- public:
-  explicit GptBlockImpl(const GptOptions& options);
-  at::Tensor forward(const at::Tensor& x);
-
- private:
-  at::Tensor attend(const at::Tensor& x);
-  at::Tensor fused_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v);
-  at::Tensor unfused_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v);
-  at::Tensor drop(const at::Tensor& x) const;
-
-  std::int64_t heads_;
-  double dropout_;
-  bool fused_;
-  torch::nn::LayerNorm attention_norm_, mlp_norm_;
-  torch::nn::Linear qkv_, attention_out_, mlp_in_, mlp_out_;
-};
-TORCH_MODULE(GptBlock);
+using GptBlock = TransformerBlock;
+TransformerOptions block_options(const GptOptions& options);
 
 class GptImpl : public torch::nn::Module {
  public:
@@ -78,8 +63,6 @@ class GptImpl : public torch::nn::Module {
   const GptOptions& options() const { return options_; }
 
  private:
-  void initialise();
-
   GptOptions options_;
   torch::nn::Embedding token_embedding_, position_embedding_;
   std::vector<GptBlock> blocks_;
@@ -90,8 +73,5 @@ TORCH_MODULE(Gpt);
 
 // Mean cross entropy of logits [batch, time, vocabulary] against targets, int64 [batch, time].
 at::Tensor next_token_loss(const at::Tensor& logits, const at::Tensor& targets);
-
-// The number of trained values of a module.
-std::int64_t parameter_count(const torch::nn::Module& module);
 
 }  // namespace reprise::models
