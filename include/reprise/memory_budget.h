@@ -60,6 +60,7 @@
 namespace reprise {
 
 class BudgetObserver;
+class ValueWeights;
 
 namespace tape {
 class Budget;
@@ -77,7 +78,7 @@ struct BudgetOptions {
   // one device to another is never dropped. Several devices take a budget each, whose steps nest.
   c10::Device device = c10::kCPU;
   // Which value goes first: h_up, h_dtr, h_eq, h_local, lru, largest or random, as
-  // `reprise simulate` knows them.
+  // `reprise simulate` knows them. With `weights` each score is multiplied by the value's weight.
   std::string heuristic = "h_up";
   OnExceeded on_exceeded = OnExceeded::kThrow;
   // Hash every result when it is dropped, and compare when it has been made again; a difference is
@@ -105,6 +106,9 @@ struct BudgetOptions {
   bool learn = true;
   // The most time that a step is planned for; a first plan is there after a twentieth of it.
   std::chrono::duration<double> planning{10};
+  // What scores of the heuristic are multiplied by (value_weights.h); null: nothing. They choose
+  // where no plan does.
+  std::shared_ptr<ValueWeights> weights = nullptr;
   // Is told what the tape does (budget_observer.h); null: nobody is.
   std::shared_ptr<BudgetObserver> observer = nullptr;
 };

@@ -42,8 +42,8 @@ void EvictionIndex::insert(EvictionEntry& entry, double last_use) {
     return;
   }
   // By its own cost: the neighbourhood is asked for if the entry gets to the top.
-  const EvictionCandidate alone{entry.own_cost, 0, entry.bytes, 1};
-  if (entry.pins_ == 0) file_into(entry, bucket_of(heuristic_.score(alone)));
+  const EvictionCandidate alone{entry.own_cost, 0, entry.bytes, 1, entry.weight};
+  if (entry.pins_ == 0) file_into(entry, bucket_of(weighed_score(heuristic_, alone)));
 }
 
 void EvictionIndex::remove(EvictionEntry& entry) {
@@ -71,15 +71,16 @@ EvictionCandidate EvictionIndex::candidate(const EvictionEntry& entry, double st
   return {.own_cost = entry.own_cost,
           .neighbourhood_cost = has_neighbourhood_ ? neighbourhood_cost_(entry) : 0,
           .bytes = entry.bytes,
-          .staleness = staleness};
+          .staleness = staleness,
+          .weight = entry.weight};
 }
 
 double EvictionIndex::key(const EvictionEntry& entry) const {
-  return heuristic_.score(candidate(entry, 1));
+  return weighed_score(heuristic_, candidate(entry, 1));
 }
 
 double EvictionIndex::score(const EvictionEntry& entry, double now) const {
-  return heuristic_.score(candidate(entry, now - entry.last_use_));
+  return weighed_score(heuristic_, candidate(entry, now - entry.last_use_));
 }
 
 std::uint16_t EvictionIndex::bucket_of(double key) {
@@ -168,7 +169,7 @@ EvictionEntry* EvictionIndex::choose_by_bucket(double now) {
 
     EvictionEntry& top = *buckets_[bucket].top();
     EvictionCandidate about = candidate(top, 1);
-    const std::uint16_t right = bucket_of(heuristic_.score(about));
+    const std::uint16_t right = bucket_of(weighed_score(heuristic_, about));
     if (right != bucket) {
       unfile(top);
       file_into(top, right);
@@ -179,7 +180,7 @@ EvictionEntry* EvictionIndex::choose_by_bucket(double now) {
     least_.take_out(bucket);
     ++compared;
     about.staleness = now - top.last_use_;
-    const double found = heuristic_.score(about);
+    const double found = weighed_score(heuristic_, about);
     if (best && !(found < lowest)) continue;
     best = &top;
     lowest = found;

@@ -2,12 +2,12 @@
 // what an evictor needs that must choose within microseconds.
 //
 // A score that falls with staleness is  key / staleness,  where the key is the score of a value
-// that was used one second ago: (own + neighbourhood) / bytes for the h_ heuristics. Values whose
-// keys agree to within a factor of kFactor share a bucket, and of a bucket the value that was used
-// longest ago has the lowest score, to within that factor. There are some hundreds of buckets,
-// however many values there are, and a choice compares what the lowest score in each may be: its
-// lower bound divided by the staleness of its oldest value. Only values of the most promising
-// buckets are looked at.
+// that was used one second ago: (own + neighbourhood) / bytes for the h_ heuristics, times the
+// value's weight. Values whose keys agree to within a factor of kFactor share a bucket, and of a
+// bucket the value that was used longest ago has the lowest score, to within that factor. There are
+// some hundreds of buckets, however many values there are, and a choice compares what the lowest
+// score in each may be: its lower bound divided by the staleness of its oldest value. Only values
+// of the most promising buckets are looked at.
 //
 // Being up to date costs nothing until it matters. A use is noted in the entry alone, and costs
 // that rise with the neighbourhood are not followed: an entry that is filed as too old or too cheap
@@ -50,6 +50,7 @@ class EvictionEntry {
   // Set by the owner before insert(); a later change needs refresh().
   double own_cost = 0;  // seconds
   std::int64_t bytes = 0;
+  float weight = 1;  // above 0; single precision fits in without making entries larger
 
   double last_use() const { return last_use_; }
   bool is_in_index() const { return place_ != kNowhere; }
@@ -104,7 +105,7 @@ class EvictionIndex {
   // The entry that should go; it stays in the index. Null if there is none that is not pinned.
   EvictionEntry* choose(double now);
 
-  // The heuristic's score of the entry.
+  // The heuristic's score of the entry, times its weight.
   double score(const EvictionEntry& entry, double now) const;
 
   std::size_t size() const { return size_; }

@@ -19,6 +19,7 @@ struct EvictionCandidate {
   double neighbourhood_cost = 0;  // seconds of the dropped values around it, as Neighbourhood says
   std::int64_t bytes = 0;         // what dropping it frees
   double staleness = 0;           // seconds since an operator last read or made it
+  double weight = 1;              // above 0; what the score is multiplied by
 };
 
 // Which dropped values count as a candidate's neighbourhood. They are what would have to be made
@@ -55,12 +56,18 @@ class Heuristic {
   virtual ~Heuristic() = default;
 
   // Zero or above, infinity included, and never lower for a higher cost. Infinite for a candidate
-  // that frees no bytes, and for one that was used just now if staleness counts.
+  // that frees no bytes, and for one that was used just now if staleness counts. It knows nothing
+  // of weights: who asks multiplies.
   virtual double score(const EvictionCandidate& candidate) const = 0;
   virtual std::string_view name() const = 0;
   virtual Neighbourhood neighbourhood() const { return Neighbourhood::kNone; }
   virtual ScoreShape shape() const { return ScoreShape::kFallsWithStaleness; }
 };
+
+// What is compared. A weight changes no shape: it is one factor at any staleness.
+inline double weighed_score(const Heuristic& heuristic, const EvictionCandidate& candidate) {
+  return heuristic.score(candidate) * candidate.weight;
+}
 
 // By name:
 //   h_dtr    (own + neighbourhood by exact walk) / (bytes * staleness)
@@ -69,7 +76,7 @@ class Heuristic {
 //   h_local  own / (bytes * staleness)
 //   lru      1 / staleness
 //   largest  1 / bytes
-//   random   the same for all: any may go
+//   random   the same for all: any may go; with weights the least weight of those that are drawn
 // Throws UsageError, which lists the names, for another one.
 std::unique_ptr<Heuristic> heuristic_named(std::string_view name);
 

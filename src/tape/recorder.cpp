@@ -83,6 +83,9 @@ void Recorder::begin(OperatorCall& call, const OperatorFacts& facts, BegunCall& 
       return write.argument == argument && write.happens(arguments);
     });
   };
+  Weighing* const weighing = tape_.weighing() != nullptr && libtorch::current_backward_id() >= 0
+                                 ? tape_.weighing()
+                                 : nullptr;
   libtorch::visit_arguments(arguments, [&](const at::Tensor& tensor, std::size_t argument, int) {
     if (!tensor.defined()) return;
     if (!tape_.manages(tensor)) {
@@ -99,6 +102,9 @@ void Recorder::begin(OperatorCall& call, const OperatorFacts& facts, BegunCall& 
     }
     Cell& cell = *tape_.value_of(tensor).cell;
     begun.pin(cell, tensor.storage());
+    if (weighing != nullptr && cell.value->watch != Value::kUnwatched) {
+      weighing->hold(cell.value->watch, tensor.storage());
+    }
     if (cell.foreign) begun.records = false;
   });
   for (std::size_t i = 0; !begun.found.is_comparable && i < arguments.size(); ++i) {
@@ -108,6 +114,7 @@ void Recorder::begin(OperatorCall& call, const OperatorFacts& facts, BegunCall& 
       begin_part(storage, is_written(i), begun);
     });
   }
+  if (weighs()) begun.key = libtorch::key_of(call, begun.found);
   if (tape_.follows()) {
     begun.key = libtorch::key_of(call, begun.found);
     if (tape_.reads_told(begun.read())) begun.number = tape_.begin_call(begun.key, begun.read());
@@ -241,6 +248,7 @@ void Recorder::end(OperatorCall& call, const OperatorFacts& facts, BegunCall& be
     }
   }
   if (producer == nullptr) return;
+  if (weighs()) weigh(call, begun);
   const bool made_much = makes_much(call, begun);
   producer->call.form().learnt.makes_little = !made_much;
   if (tape_.follows() && made_much && !begun.number) {
@@ -342,6 +350,7 @@ double Recorder::run(OperatorCall& call, const OperatorFacts& facts, BegunCall& 
 }
 
 void Recorder::intercept(OperatorCall& call) {
+  if (Weighing* const weighing = tape_.weighing()) weighing->attach();
   const OperatorFacts& facts = libtorch::facts_of(call.handle());
   // Views and questions about sizes read no bytes.
   if (facts.metadata_only || (facts.writes_no_data && !facts.changes_memory)) {

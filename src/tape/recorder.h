@@ -20,11 +20,13 @@ class Recorder final : public libtorch::OperatorInterceptor {
   // have the recorder when the budget's owner is gone.
   Recorder(std::shared_ptr<const void> budget, const BudgetOptions& options,
            const plan::Heuristic& heuristic, libtorch::CallForms& forms, Parking* parking,
-           Accelerator* accelerator, Learning* learning)
+           Accelerator* accelerator, Learning* learning,
+           std::unique_ptr<ValueWeights::Step> weights)
       : budget_(std::move(budget)),
         options_(options),
         forms_(forms),
-        tape_(options, heuristic, parking, accelerator, learning) {}
+        tape_(options, heuristic, parking, accelerator, learning,
+              weights ? std::make_shared<Weighing>(std::move(weights), *this) : nullptr) {}
 
   void intercept(libtorch::OperatorCall& call) override;
   Tape& tape() { return tape_; }
@@ -39,6 +41,8 @@ class Recorder final : public libtorch::OperatorInterceptor {
                  const libtorch::CallForms::Found& found) const;
   void pass_by(libtorch::OperatorCall& call, libtorch::CallForm& form, BegunCall& begun,
                std::unique_lock<libtorch::LimitMutex>& lock);
+  bool weighs() const;
+  void weigh(const libtorch::OperatorCall& call, const BegunCall& begun);
   bool makes_much(const libtorch::OperatorCall& call, const BegunCall& begun) const;
   void begin(libtorch::OperatorCall& call, const libtorch::OperatorFacts& facts, BegunCall& begun);
   static void begin_part(const c10::Storage& storage, bool is_written, BegunCall& begun);

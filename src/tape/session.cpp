@@ -206,6 +206,9 @@ std::string text_of_other_step(std::int64_t planned, std::size_t calls, std::int
 
 Session::Session(std::shared_ptr<Budget> budget)
     : budget_(std::move(budget)), peak_(std::make_unique<PeakScope>(budget_->device())) {
+  // Somebody else's: without the lock.
+  std::unique_ptr<ValueWeights::Step> weights;
+  if (budget_->options.weights != nullptr) weights = budget_->options.weights->step();
   {
     std::lock_guard<libtorch::LimitMutex> lock(libtorch::limit_mutex());
     budget_->warned = false;
@@ -215,7 +218,7 @@ Session::Session(std::shared_ptr<Budget> budget)
     recorder_ = std::make_shared<Recorder>(
         budget_, budget_->options, *budget_->heuristic, budget_->forms,
         budget_->parking ? &*budget_->parking : nullptr,
-        budget_->accelerator ? &*budget_->accelerator : nullptr, learning);
+        budget_->accelerator ? &*budget_->accelerator : nullptr, learning, std::move(weights));
     recorder_->tape().peak = peak_.get();
     budget_->tapes.push_back(&recorder_->tape());
     open_tapes().push_back(&recorder_->tape());
@@ -249,6 +252,7 @@ void Session::end(bool is_whole) {
   interceptor_.reset();
   // Without the lock: it has to let go of it, where another thread frees what the tape manages.
   recorder_->tape().close(/*may_throw=*/false);
+  if (Weighing* const weighing = recorder_->tape().weighing()) weighing->end(is_whole);
   std::lock_guard<libtorch::LimitMutex> lock(libtorch::limit_mutex());
   limit_.reset();
   std::erase(budget_->tapes, &recorder_->tape());

@@ -53,12 +53,13 @@ void Cell::release_hold() noexcept {
 }
 
 Tape::Tape(const BudgetOptions& options, const plan::Heuristic& heuristic, Parking* parking,
-           Accelerator* accelerator, Learning* learning)
+           Accelerator* accelerator, Learning* learning, std::shared_ptr<Weighing> weighing)
     : options_(options),
       side_(accelerator != nullptr ? std::make_unique<DeviceSide>(*accelerator) : nullptr),
       device_(accelerator != nullptr ? accelerator->device.device() : c10::Device(c10::kCPU)),
       neighbourhood_(heuristic.neighbourhood()),
       parking_(parking),
+      weighing_(std::move(weighing)),
       index_(heuristic, [this](const plan::EvictionEntry& entry) { return neighbourhood(entry); }) {
   const auto attention = learning != nullptr ? learning->attention() : Learning::Attention::kNone;
   if (attention == Learning::Attention::kNone) return;
@@ -268,6 +269,7 @@ void Tape::forget_if_unwanted(Value* value) {
 
 void Tape::destroy(Value* value) {
   if (value->number != kNoNumber) following_.values[value->number] = nullptr;
+  if (value->watch != Value::kUnwatched) weighing_->forget(value->watch);
   delete value;
 }
 

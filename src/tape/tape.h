@@ -16,6 +16,7 @@
 #include "tape/following.h"
 #include "tape/parking.h"
 #include "tape/value.h"
+#include "tape/weighing.h"
 
 namespace reprise::tape {
 
@@ -23,12 +24,14 @@ class Tape {
  public:
   // Without `parking` values are dropped alone. `accelerator`: where the budget is one's.
   // `learning`: of a step whose calls are to be compared with those of earlier ones, or null.
+  // `weighing`: null where all values weigh 1.
   Tape(const BudgetOptions& options, const plan::Heuristic& heuristic, Parking* parking,
-       Accelerator* accelerator, Learning* learning);
+       Accelerator* accelerator, Learning* learning, std::shared_ptr<Weighing> weighing);
   ~Tape();
   Tape(const Tape&) = delete;
   Tape& operator=(const Tape&) = delete;
 
+  Weighing* weighing() const { return weighing_.get(); }
   // Null on the CPU.
   DeviceSide* device_side() const { return side_.get(); }
   // Plain, and on the budget's device.
@@ -206,6 +209,7 @@ class Tape {
   const c10::Device device_;
   const plan::Neighbourhood neighbourhood_;
   Parking* const parking_;
+  const std::shared_ptr<Weighing> weighing_;
   plan::CostClasses classes_;
   plan::EvictionIndex index_;
   Following following_;

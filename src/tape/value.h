@@ -132,6 +132,10 @@ struct Value final : plan::EvictionEntry, Recycled<Value, kRecycled>, Counted<Va
   Absence listed_as = Absence::kNone;
   std::uint32_t listed_at = 0;
 
+  // In the table of those whose gradient is looked at.
+  static constexpr std::uint32_t kUnwatched = 0xffffffff;
+  std::uint32_t watch = kUnwatched;
+
   // Operators and replays that count on the bytes.
   std::uint32_t pins = 0;
 

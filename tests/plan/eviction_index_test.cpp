@@ -31,10 +31,11 @@ class Pool {
   explicit Pool(const char* name)
       : heuristic(heuristic_named(name)), index(*heuristic, neighbourhood_of) {}
 
-  Value& add(double cost, std::int64_t bytes, double last_use) {
+  Value& add(double cost, std::int64_t bytes, double last_use, float weight = 1) {
     Value& value = *values.emplace_back(std::make_unique<Value>());
     value.own_cost = cost;
     value.bytes = bytes;
+    value.weight = weight;
     index.insert(value, last_use);
     return value;
   }
@@ -44,10 +45,20 @@ class Pool {
     std::erase_if(values, [&](const auto& each) { return each.get() == &value; });
   }
 
+  // The heuristic's own score times the weight, past the index.
+  double score(const Value& value, double now) const {
+    const bool has_around = heuristic->neighbourhood() != Neighbourhood::kNone;
+    const EvictionCandidate about{.own_cost = value.own_cost,
+                                  .neighbourhood_cost = has_around ? value.neighbourhood : 0,
+                                  .bytes = value.bytes,
+                                  .staleness = now - value.last_use()};
+    return heuristic->score(about) * static_cast<double>(value.weight);
+  }
+
   double lowest(double now) const {
     double lowest = kInfinity;
     for (const auto& each : values) {
-      if (!each->is_pinned()) lowest = std::min(lowest, index.score(*each, now));
+      if (!each->is_pinned()) lowest = std::min(lowest, score(*each, now));
     }
     return lowest;
   }
@@ -98,6 +109,26 @@ TEST(EvictionIndex, WeighsAgeAgainstCost) {
   Value& cheap = pool.add(1, 100, 95);
   EXPECT_EQ(pool.index.choose(100), &dear);  // 10 / 100 against 1 / 5
   EXPECT_EQ(pool.index.choose(1000), &cheap);
+}
+
+TEST(EvictionIndex, WeighsScoresOfEveryHeuristic) {
+  for (const std::string& name : heuristic_names()) {
+    Pool pool(name.c_str());
+    pool.add(1, 100, 0);
+    Value& light = pool.add(2, 90, 1, 0.25F);
+    pool.add(1, 100, 0, 4);
+    EXPECT_EQ(pool.index.choose(10), &light) << name;
+  }
+}
+
+TEST(EvictionIndex, FollowsAWeightThatFellOnceRefreshed) {
+  Pool pool("h_local");
+  Value& first = pool.add(2, 100, 0, 1e3F);
+  Value& second = pool.add(1, 100, 0);
+  EXPECT_EQ(pool.index.choose(10), &second);
+  first.weight = 1e-3F;
+  pool.index.refresh(first);
+  EXPECT_EQ(pool.index.choose(10), &first);
 }
 
 TEST(EvictionIndex, FollowsANeighbourhoodThatGetsDearerUnasked) {
@@ -195,8 +226,9 @@ TEST(EvictionIndex, MayDieBeforeItsEntriesAndAfterThem) {
 }
 
 // Random programs of everything that an evictor does. Costs rise unannounced and fall with
-// refresh().
+// refresh(). With weights of many powers, or without any.
 void run_program(const std::string& name) {
+  const bool has_weights = *rc::gen::arbitrary<bool>();
   Pool pool(name.c_str());
   double now = 1;
   const auto any = [&]() -> Value& {
@@ -211,7 +243,8 @@ void run_program(const std::string& name) {
     now += *rc::gen::inRange(0, 3) * 1e-3;
     const int what = pool.values.empty() ? 0 : *rc::gen::inRange(0, 9);
     if (what <= 1) {
-      pool.add(quantity(5) * 1e-6, static_cast<std::int64_t>(quantity(4)), now);
+      const float weight = has_weights ? static_cast<float>(1e-5 + quantity(7) * 1e-6) : 1.0F;
+      pool.add(quantity(5) * 1e-6, static_cast<std::int64_t>(quantity(4)), now, weight);
     } else if (what == 2) {
       pool.index.touch(any(), now);
     } else if (what == 3) {
@@ -231,7 +264,7 @@ void run_program(const std::string& name) {
       RC_ASSERT((chosen != nullptr) == pool.can_choose());
       if (!chosen) continue;
       RC_ASSERT(!chosen->is_pinned());
-      RC_ASSERT(pool.index.score(*chosen, now) <=
+      RC_ASSERT(pool.score(*chosen, now) <=
                 EvictionIndex::kFactor * pool.lowest(now) * (1 + 1e-12));
       if (*rc::gen::arbitrary<bool>()) pool.remove(*chosen);
     }
@@ -252,14 +285,14 @@ TEST(EvictionIndex, StaysWithinItsFactorAmongManyValues) {
   double now = 0;
   for (int i = 0; i < 3000; ++i) {
     pool.add(1e-6 * static_cast<double>(1 + random() % 1000),
-             1 + static_cast<std::int64_t>(random() % 1000000), now += 1e-4);
+             1 + static_cast<std::int64_t>(random() % 1000000), now += 1e-4,
+             1e-3F * static_cast<float>(1 + random() % 10000));
   }
   for (int i = 0; i < 1000; ++i) {
     pool.index.touch(*pool.values[random() % pool.values.size()], now += 1e-4);
     pool.values[random() % pool.values.size()]->neighbourhood += 1e-5;
     auto* chosen = static_cast<Value*>(pool.index.choose(now));
-    ASSERT_LE(pool.index.score(*chosen, now),
-              EvictionIndex::kFactor * pool.lowest(now) * (1 + 1e-12));
+    ASSERT_LE(pool.score(*chosen, now), EvictionIndex::kFactor * pool.lowest(now) * (1 + 1e-12));
     pool.remove(*chosen);
   }
 }

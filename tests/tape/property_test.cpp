@@ -2,10 +2,12 @@
 // gradients of the same program outside of one, and leave nothing behind.
 //
 // About a thousand programs; ten thousand with RC_PARAMS="max_success=1000" in the environment.
+#include <memory>
 #include <optional>
 
 #include "tape/value.h"
 #include "tests/tape/random_step.h"
+#include "tests/tape/random_weights.h"
 #include "tests/tape/testing.h"
 
 namespace reprise {
@@ -132,6 +134,8 @@ TEST_P(TapeProperty, AnyProgramOfWhichEverythingIsDroppedHasThePlainGradients) {
     BudgetOptions options = paranoid();
     options.verify = *rc::gen::arbitrary<bool>();
     options.smallest = any_smallest();
+    // Looks at values and gradients wherever their bytes are there.
+    if (*rc::gen::arbitrary<bool>()) options.weights = std::make_shared<RandomWeights>(1);
     MemoryBudget budget(GiB(64), options);
     const StepOutcome plain = outcome(what, nullptr);
     compare(outcome(what, &budget), plain);
@@ -148,11 +152,13 @@ TEST_P(TapeProperty, AnyProgramUnderAnyBudgetHasThePlainGradientsOrIsRefused) {
         *rc::gen::element<std::string>("h_eq", "h_dtr", "h_local", "lru", "largest", "random");
     const bool verify = *rc::gen::arbitrary<bool>();
     const Bytes smallest = any_smallest();
+    const bool is_weighed = *rc::gen::arbitrary<bool>();
     RC_LOG() << describe(what) << " in " << above << " by " << heuristic << ", from "
-             << to_string(smallest) << " on" << std::endl;
+             << to_string(smallest) << " on" << (is_weighed ? ", weighed" : "") << std::endl;
     const StepOutcome plain = outcome(what, nullptr);
-    MemoryBudget budget(live_bytes() + Bytes(above),
-                        {.heuristic = heuristic, .verify = verify, .smallest = smallest});
+    BudgetOptions options{.heuristic = heuristic, .verify = verify, .smallest = smallest};
+    if (is_weighed) options.weights = std::make_shared<RandomWeights>(above);
+    MemoryBudget budget(live_bytes() + Bytes(above), options);
     try {
       compare(outcome(what, &budget), plain);
       compare(outcome(what, &budget), plain);
