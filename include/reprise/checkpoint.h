@@ -152,6 +152,19 @@ struct CheckpointOptions {
   // itself writes to an argument is state (preserve_state). Refused with `reentrant`.
   bool allow_changed_arguments = false;
 
+  // Where the gradients of all results are exactly zero (every element is +0 or -0), f is not run
+  // again: what it was given and the parameters that it used get gradients of zeros, which backward
+  // of f would come to as well, but for infinite values in f, which would make them NaN, for the
+  // sign of zeros, and for those that would be sparse. So it goes for an expert whose weight is
+  // zero, or a loss that masks all that the region made. Each gradient is looked at for it: one
+  // reduction, and on an accelerator the host waits for the device.
+  //
+  // f is run again in any case for a tensor that left it otherwise than as a result and has a
+  // gradient; with create_graph; and where it has hooks on tensors, custom autograd functions,
+  // nested tensors, results that are views, or results that share memory with others or with
+  // arguments. Refused with `reentrant`.
+  bool skip_zero_gradients = false;
+
   // Called once, in forward. Refused with `reentrant`.
   std::function<RegionContexts()> context = {};
 

@@ -29,6 +29,15 @@ std::uint64_t key_of_caller() {
   return static_cast<std::uint64_t>(libtorch::current_backward_id() + 1);
 }
 
+// When that backward call, or the group of them, is over.
+void at_end_of_caller(std::function<void()> clean_up) {
+  if (const auto* state = libtorch::current_state(); state != nullptr && state->group != nullptr) {
+    state->group->at_end(std::move(clean_up));
+  } else {
+    libtorch::at_end_of_backward(std::move(clean_up));
+  }
+}
+
 }  // namespace
 
 Frame::Frame(const CheckpointOptions& options, std::shared_ptr<detail::RegionCall> call,
@@ -45,6 +54,7 @@ Frame::Frame(const CheckpointOptions& options, std::shared_ptr<detail::RegionCal
     early_stop_ = state->early_stop.value_or(early_stop_);
     debug_ = state->debug.value_or(debug_);
     path_ = state->path;
+    if (const auto outer = std::dynamic_pointer_cast<Frame>(state->hooks)) outer_ = outer;
   }
 }
 
@@ -95,7 +105,14 @@ void Frame::remove(std::size_t index) {
   placeholders_[index] = nullptr;
 }
 
+bool Frame::reads_nothing() const {
+  if (passed_ && passed_->reads_nothing()) return true;
+  const auto outer = outer_.lock();
+  return outer && outer->reads_nothing();
+}
+
 at::Tensor Frame::fetch(const Placeholder& placeholder) {
+  if (reads_nothing()) return placeholder.metadata().of_nothing();
   const std::uint64_t key = key_of_caller();
   const auto run = recomputation(key);
   std::lock_guard<std::mutex> lock(run->run_mutex);
@@ -163,14 +180,8 @@ std::shared_ptr<Recomputation> Frame::recomputation(std::uint64_t key) {
   }
   // A single tensor is about to be handed out: nothing can be left behind.
   if (!others_remain) return run;
-  const auto clean_up = [guard = std::make_shared<ForgetAtEnd>(weak_from_this(), key)]() mutable {
-    guard.reset();
-  };
-  if (const auto* state = libtorch::current_state(); state != nullptr && state->group != nullptr) {
-    state->group->at_end(clean_up);
-  } else {
-    libtorch::at_end_of_backward(clean_up);
-  }
+  at_end_of_caller(
+      [guard = std::make_shared<ForgetAtEnd>(weak_from_this(), key)]() mutable { guard.reset(); });
   return run;
 }
 

@@ -28,6 +28,7 @@
 
 #include "core/recycling_allocator.h"
 #include "libtorch/thread_state.h"
+#include "libtorch/zero_gradients.h"
 #include "region/arguments.h"
 #include "region/recomputation.h"
 #include "region/replay_state.h"
@@ -53,11 +54,18 @@ class Frame final : public libtorch::HookProvider, public std::enable_shared_fro
   at::Tensor fetch(const Placeholder& placeholder);
   void remove(std::size_t index);
 
+  // Of CheckpointOptions::skip_zero_gradients: set once forward is done.
+  void pass_zeros(std::shared_ptr<const libtorch::PassedByZeros> passed) {
+    passed_ = std::move(passed);
+  }
+
   bool checks_values() const { return determinism_check_ == DeterminismCheck::kValues; }
 
  private:
   class ForgetAtEnd;
 
+  // Here, or in a region around.
+  bool reads_nothing() const;
   // Drops what was recomputed under this key and not handed out.
   void forget(std::uint64_t key);
   std::shared_ptr<Recomputation> recomputation(std::uint64_t key);
@@ -90,6 +98,8 @@ class Frame final : public libtorch::HookProvider, public std::enable_shared_fro
   std::uint64_t last_save_ = 0;
   std::uint64_t tail_ = 0;
   std::atomic<bool> forward_completed_{false};
+  std::shared_ptr<const libtorch::PassedByZeros> passed_;
+  std::weak_ptr<Frame> outer_;  // the region that it is inside of
 };
 
 // What autograd keeps in place of one saved tensor.

@@ -23,6 +23,10 @@ Metadata Metadata::of(const at::Tensor& tensor) {
   return metadata;
 }
 
+at::Tensor Metadata::of_nothing() const {
+  return at::zeros({}, at::TensorOptions().dtype(dtype).device(device)).expand(sizes);
+}
+
 std::string Metadata::describe() const {
   std::ostringstream text;
   text << dtype << " " << c10::IntArrayRef(sizes) << " on " << device;

@@ -24,6 +24,8 @@ struct Metadata {
     return dtype == tensor.scalar_type() && device == tensor.device() &&
            (tensor.is_nested() ? sizes.empty() : tensor.sizes() == c10::IntArrayRef(sizes));
   }
+  // Zeros of that form, in next to no memory: for a reader that does not look at them.
+  at::Tensor of_nothing() const;
   // "Float [8, 16] on cpu"
   std::string describe() const;
 };

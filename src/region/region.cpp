@@ -3,10 +3,12 @@
 #include <reprise/checkpoint.h>
 
 #include <utility>
+#include <vector>
 
 #include "core/recycling_allocator.h"
 #include "libtorch/engine.h"
 #include "libtorch/thread_state.h"
+#include "libtorch/zero_gradients.h"
 #include "region/frame.h"
 #include "region/reentrant.h"
 
@@ -29,15 +31,35 @@ class ArgumentRelease {
   RegionCall& call_;
 };
 
+void pass_zeros(std::uint64_t since, at::TensorList arguments, region::Frame& frame,
+                RegionCall& call) {
+  const auto takes_gradient = [](const at::Tensor& tensor) {
+    return tensor.defined() && tensor.requires_grad() && !tensor.is_leaf();
+  };
+  std::vector<at::Tensor> results;
+  call.visit_result([&](at::Tensor& tensor) {
+    if (takes_gradient(tensor)) results.push_back(tensor);
+  });
+  auto passed = libtorch::pass_zero_gradients(since, arguments, results);
+  if (!passed) return;
+  std::size_t next = 0;
+  call.visit_result([&](at::Tensor& tensor) {
+    if (takes_gradient(tensor)) tensor = results[next++];
+  });
+  frame.pass_zeros(std::move(passed));
+}
+
 void run_in_frame(const CheckpointOptions& options, const std::shared_ptr<RegionCall>& call) {
   libtorch::ensure_engine_front();
   Tensors tensors;
   call->visit_arguments([&](at::Tensor& tensor) { tensors.push_back(tensor); });
   const auto frame = std::allocate_shared<region::Frame>(RecyclingAllocator<region::Frame>(),
                                                          options, call, tensors);
+  const std::uint64_t since = libtorch::place_in_graph();
   // What the function drops is to be freed while it runs.
-  tensors.clear();
+  if (!options.skip_zero_gradients) tensors.clear();
   frame->run_forward(options);
+  if (options.skip_zero_gradients) pass_zeros(since, tensors, *frame, *call);
 }
 
 }  // namespace
@@ -65,6 +87,7 @@ void check_options(const CheckpointOptions& options) {
                         : options.debug                            ? "debug=true"
                         : options.early_stop == EarlyStop::kAlways ? "early_stop=kAlways"
                         : options.allow_changed_arguments          ? "allow_changed_arguments=true"
+                        : options.skip_zero_gradients              ? "skip_zero_gradients=true"
                                                                    : nullptr;
   if (refused != nullptr) {
     throw UsageError(
