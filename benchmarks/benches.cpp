@@ -29,6 +29,7 @@ std::span<const Bench> all_benches() {
       {"pgac_budget", "whether PGAC's steps stay within their bytes", pgac_budget},
       {"pgac_exact", "gradients under every mask of six layers", pgac_exact},
       {"pgac_vs_static", "what PGAC's rankings run again, beside static choices", pgac_vs_static},
+      {"lossy_tier", "PGAC's lossy tier: bytes, time, gradient error, validation loss", lossy_tier},
       {"simulate", "simrd's figures, and simulated events a second", simulate},
       {"evict_scale", "a decision what to drop among 100 to 100,000 values", evict_scale},
       {"allocation", "the counting allocator against LibTorch's own", allocation},

@@ -43,5 +43,6 @@ void influence_overhead(Session& session);
 void pgac_budget(Session& session);
 void pgac_exact(Session& session);
 void pgac_vs_static(Session& session);
+void lossy_tier(Session& session);
 
 }  // namespace reprise::bench

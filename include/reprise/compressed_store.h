@@ -74,14 +74,27 @@ struct CompressedTotals {
   Bytes after;
 };
 
+// What park_as() made of one value.
+struct CompressedAs {
+  CompressedForm form = CompressedForm::kAsItIs;
+  Bytes before;
+  Bytes after;
+  // Of a lossy form: the mean over elements of (largest - least of its block)^2 by the mean of
+  // their squares, from up to 64 blocks; else 0. Stochastic rounding to 8 and 4 bits adds noise of
+  // spread / (6 * 255^2) and spread / (6 * 15^2) of the value's squares.
+  double spread = 0;
+};
+
 class CompressedStore final : public Store {
  public:
   // Throws UsageError for options out of range.
   explicit CompressedStore(const CompressedStoreOptions& options);
 
   // As park(), with a compression for this tensor: for what decides anew for each. Throws
-  // UsageError if it changes more than the store's own, which exact() goes by.
-  std::unique_ptr<ParkedTensor> park_as(const at::Tensor& tensor, Compression compression);
+  // UsageError if it changes more than the store's own, which exact() goes by. `became`, where it
+  // is not null, is told what was made of it.
+  std::unique_ptr<ParkedTensor> park_as(const at::Tensor& tensor, Compression compression,
+                                        CompressedAs* became = nullptr);
 
   // Whether the store's compression is kExact.
   bool exact() const override;
@@ -103,7 +116,8 @@ class CompressedStore final : public Store {
 
  private:
   class Parked;
-  std::unique_ptr<ParkedTensor> park_flat_as(const at::Tensor& flat, Compression compression);
+  std::unique_ptr<ParkedTensor> park_flat_as(const at::Tensor& flat, Compression compression,
+                                             CompressedAs* became);
 
   struct Counts {
     std::atomic<std::int64_t> count = 0, before = 0, after = 0;

@@ -18,7 +18,8 @@
 //   2.1  budget                            bytes of the step under c <= budget
 //
 // Gradients are bitwise those of the plain step under every mask: influence decides what is
-// computed again, never what is computed.
+// computed again, never what is computed. The lossy tier (LossyOptions, below), which changes
+// gradients, is another thing, and only there if it is asked for.
 //
 // - **Layers** are those of the model; one that writes to its input in place, or whose result is a
 //   view of it, is one layer with the one before, since the one cannot run again without the
@@ -47,6 +48,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -85,7 +87,59 @@ enum class PgacRanking : std::uint8_t {
   kInfluence,           // the moving average: the proposal's
   kCost,                // seconds of forward per byte that is kept
   kInfluenceTimesCost,  // the product
+  // By chance: numbers that PgacOptions::seed draws once stand for the averages, in the threshold
+  // too. What it is compared with tells what influence is worth.
+  kRandom,
 };
+
+// The lossy tier: a layer below the threshold is not run again, but what it saves for backward is
+// kept in fewer bits (reprise/compressed_store.h, as ActNN, arXiv:2104.14129, and GACT,
+// arXiv:2206.11357, do it), which costs neither its seconds nor its bytes.
+//
+//   reprise::Pgac pgac({.lossy = reprise::LossyOptions{.gradient_error = 1e-2}});
+//
+// - **Routes.** Layers with m_t >= tau_t are kept as they are, those below in 8 bits, those below
+//   far * tau_t in 4. Values that are a mask or mostly zeros stay exact in every route.
+// - **Error.** Rounding at random, without bias, adds noise to what backward reads, and so to the
+//   gradients. How much is estimated: the noise of each parked value is known from what it holds,
+//   and what a layer makes of it is measured in *probes*: in backward of one step, one layer's
+//   gradients are made twice more, from the values and from values with noise, and compared
+//   (as GACT finds sensitivities, but layer by layer). Noise of layers is independent, and of one
+//   that runs later it reaches the parameters of those before: with n_j the noise of what layer j
+//   saves, a_j how much of it is in the gradient of its input (relative squares), b_j how much of
+//   it is in those of its parameters, g_j (square of their error by n_j),
+//     error^2 = sum_j (b_j n_j + max(|g_j|^2, b_j) sum_{l > j} a_l n_l) / sum_j |g_j|^2.
+//   Between probes b_j goes with the square of the layer's score, |g_j|^2 is read in observe() from
+//   the parameters' gradients: call it before they are zeroed. Parameters before the first layer or
+//   after the last are not in it. Measured errors beside: docs/results/pgac.md.
+// - **Bound.** Routes of a step are made more exact (4 bits, 8 bits, bf16, as they are; first where
+//   the error is largest) until the estimate is at most `gradient_error`, from measured noise for
+//   the layers that have run and from the step before for the others, a twentieth to spare. After
+//   backward the estimate is made anew with the step's own scores and gradients: where these have
+//   changed it may pass the bound, is reported, and the next step is routed by it. A layer that was
+//   not probed yet counts with a = 1 and the mean |g|^2, or stays if its values are not known.
+// - **Budget.** Where the layers so routed need more than the budget, those of least rank take a
+//   route of fewer bits, as long as the error stays in its bound, and then the rest is as without
+//   the tier: the kept layer of least rank is run again. The first step is as without it, too; and
+//   routes are not changed within a step.
+// - A probed layer is kept as it is in its step, and holds its gradients three times over in its
+//   backward; where that would pass the budget it is not probed. Hooks that the program has put on
+//   parameters are called in probes as well. Steps with create_graph are not probed.
+struct LossyOptions {
+  // The most relative error of the step's gradients, |g' - g| / |g|, as estimated; above 0.
+  double gradient_error = 1e-2;
+  double far = 0.5;          // from 0, no layer in 4 bits, to 1, all that are below tau
+  Bytes minimum = KiB(64);   // smaller values stay as they are
+  std::int64_t block = 256;  // CompressedStoreOptions::block
+  std::uint64_t seed = 0;    // of stochastic rounding
+  // One layer in so many observed steps is probed, in turn; in each step at first, and more often
+  // again where findings are other than before.
+  std::int64_t probe_every = 4;
+};
+
+// What happens to what a layer saves. From what changes nothing to what changes most, but for the
+// last, which changes nothing either.
+enum class PgacRoute : std::uint8_t { kKept, kBfloat16, kInt8, kInt4, kRecomputed };
 
 struct PgacOptions {
   double alpha = 0.9;     // of the moving average, from 0 to below 1
@@ -115,7 +169,17 @@ struct PgacOptions {
   std::int64_t steps_between_changes = 1;
 
   std::int64_t stride = 1;  // InfluenceOptions::stride
-  std::uint64_t seed = 0;   // of what the learned schedule draws
+  std::uint64_t seed = 0;   // of what the learned schedule and PgacRanking::kRandom draw
+
+  // One threshold for several processes, each with a Pgac for its copy of the model: called in
+  // observe() with the averages of this one's layers (NaN where there is none), it makes of them
+  // those that the threshold and the mask are taken of, by an all-reduce for instance, so that all
+  // come to one mask. Report and state have this process's own averages. With `literal` it is
+  // called twice. Empty: each process has its own threshold. Budgets go by what each has measured,
+  // so masks that they correct may differ all the same. Throws UsageError if it changes the number.
+  std::function<void(std::vector<double>& averages)> combine = {};
+
+  std::optional<LossyOptions> lossy = {};  // none: gradients are exact
 };
 
 struct PgacLayer {
@@ -141,6 +205,13 @@ struct PgacReport {
   std::chrono::duration<double> predicted_recompute{};
   // Whether discarding by rank did not lead below the budget, and the cheapest mask was taken.
   bool by_search = false;
+
+  // Of the last run(): each layer's; without the lossy tier kKept or kRecomputed.
+  std::vector<PgacRoute> routes;
+  // Of the observed step, with the lossy tier: the estimated relative error of its gradients, and
+  // the bytes of values that were parked, before and after (of its last run()).
+  double gradient_error = 0;
+  Bytes compressed_from, compressed_to;
 };
 
 class Pgac {

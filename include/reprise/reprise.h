@@ -11,6 +11,7 @@
 #include <reprise/error.h>
 #include <reprise/estimate.h>
 #include <reprise/influence.h>
+#include <reprise/influence_weights.h>
 #include <reprise/learned_plan.h>
 #include <reprise/memory.h>
 #include <reprise/memory_budget.h>
@@ -20,6 +21,7 @@
 #include <reprise/plan.h>
 #include <reprise/profile_chain.h>
 #include <reprise/random_state.h>
+#include <reprise/report.h>
 #include <reprise/saved_tensor_hooks.h>
 #include <reprise/schedule.h>
 #include <reprise/selective.h>
@@ -27,5 +29,6 @@
 #include <reprise/step_plan.h>
 #include <reprise/store.h>
 #include <reprise/trace_recorder.h>
+#include <reprise/value_weights.h>
 #include <reprise/version.h>
 #include <reprise/visit_tensors.h>

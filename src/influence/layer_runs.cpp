@@ -1,5 +1,6 @@
 #include "influence/layer_runs.h"
 
+#include <ATen/ops/alias.h>
 #include <reprise/checkpoint.h>
 
 #include <span>
@@ -107,21 +108,34 @@ FoundLayers run_and_find(const detail::Layers& layers, const at::Tensor& input,
 }
 
 at::Tensor run_masked(const detail::Layers& layers, const std::vector<PgacLayer>& found,
-                      const std::vector<bool>& keep, const at::Tensor& input, const Meter& meter) {
+                      const std::vector<bool>& keep, const at::Tensor& input, const Meter& meter,
+                      KeptRunner* runner) {
   Watches watches(meter);
   at::Tensor tensor = input;
   for (std::size_t i = 0; i < found.size();) {
     std::size_t end = i;
     while (end < found.size() && !keep[end]) ++end;
-    if (end == i) {
-      tensor = call(functions_in(layers, found[i]), std::move(tensor));
-      ++end;
-    } else {
+    const auto watch_input = [&, before = tensor] {
+      if (runner != nullptr && i > 0) meter->watch(static_cast<std::int64_t>(i) - 1, before);
+    };
+    if (end > i) {
+      watch_input();
       const auto again = std::span(found).subspan(i, end - i);
       tensor = checkpoint(RunAgain(layers, again, static_cast<std::int64_t>(i), meter),
                           std::move(tensor));
+    } else if (runner == nullptr) {
+      tensor = call(functions_in(layers, found[end++]), std::move(tensor));
+    } else {
+      const Functions functions = functions_in(layers, found[end++]);
+      const auto watch_and_call = [&](const at::Tensor& value) {
+        watch_input();
+        return call(functions, value);
+      };
+      tensor = runner->run(i, watch_and_call, tensor);
     }
-    watches.add(static_cast<std::int64_t>(end) - 1, tensor);
+    if (runner == nullptr || end == found.size()) {
+      watches.add(static_cast<std::int64_t>(end) - 1, tensor);
+    }
     i = end;
   }
   watches.make();
@@ -133,6 +147,28 @@ detail::Layers watched(detail::Layers layers, const Meter& meter) {
     function = [meter, function = std::move(function)](const at::Tensor& input) {
       at::Tensor result = function(input);
       meter->watch(0, result);
+      return result;
+    };
+  }
+  return layers;
+}
+
+detail::Layers watched_by_readers(detail::Layers layers, const Meter& meter,
+                                  const std::function<std::shared_ptr<void>(std::size_t)>& around) {
+  for (std::size_t i = 0; i < layers.functions.size(); ++i) {
+    const bool is_last = i + 1 == layers.functions.size();
+    TensorFunction& function = layers.functions[i];
+    function = [meter, around, i, is_last,
+                function = std::move(function)](const at::Tensor& input) {
+      // A leaf is not watched, and only in the model's first place is the input one.
+      const at::Tensor read = input.requires_grad() ? at::alias(input) : input;
+      at::Tensor result;
+      {
+        const std::shared_ptr<void> scope = around(i);
+        meter->watch(0, read);
+        result = function(read);
+      }
+      if (is_last) meter->watch(0, result);
       return result;
     };
   }

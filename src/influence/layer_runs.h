@@ -5,6 +5,7 @@
 #include <reprise/influence.h>
 #include <reprise/pgac.h>
 
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -22,11 +23,26 @@ struct FoundLayers {
 // A plain run, which finds out which layers are one: see reprise/pgac.h.
 FoundLayers run_and_find(const detail::Layers& layers, const at::Tensor& input, const Meter& meter);
 
-// `keep`: of each of `found`.
+// How layers that are kept are run, other than by themselves.
+class KeptRunner {
+ public:
+  virtual ~KeptRunner() = default;
+  // What `call` makes of the input, or of another tensor with its value. It also watches the input,
+  // which is so saved in the same way as what the layer saves itself.
+  virtual at::Tensor run(std::size_t layer, const TensorFunction& call,
+                         const at::Tensor& input) = 0;
+};
+
+// `keep`: of each of `found`. `runner`: for those that are kept; null: by themselves.
 at::Tensor run_masked(const detail::Layers& layers, const std::vector<PgacLayer>& found,
-                      const std::vector<bool>& keep, const at::Tensor& input, const Meter& meter);
+                      const std::vector<bool>& keep, const at::Tensor& input, const Meter& meter,
+                      KeptRunner* runner = nullptr);
 
 // The layers with each one's output watched, as profile_chain() is to measure them.
 detail::Layers watched(detail::Layers layers, const Meter& meter);
+// The same as a runner runs them: with each one's input watched, and the last one's output.
+// `around` makes what is in force while a layer runs.
+detail::Layers watched_by_readers(detail::Layers layers, const Meter& meter,
+                                  const std::function<std::shared_ptr<void>(std::size_t)>& around);
 
 }  // namespace reprise::influence

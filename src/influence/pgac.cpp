@@ -1,4 +1,4 @@
-// The method step by step: runs under the mask, scores into averages, a threshold, the next mask.
+// A Pgac's runs: layers measured, the mask that fits, what is kept and what runs again.
 #include "reprise/pgac.h"
 
 #include <c10/core/GradMode.h>
@@ -6,7 +6,6 @@
 #include <reprise/profile_chain.h>
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <string>
 #include <utility>
@@ -22,66 +21,15 @@ constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 constexpr std::size_t kMostShapes = 64;
 constexpr std::int64_t kNoDecision = -1;
 
-template <class T>
-void expect(bool holds, const char* option, const T& value, const std::string& bound) {
-  if (holds) return;
-  throw UsageError(std::string("Pgac: ") + option + " is " + std::to_string(value) +
-                   "; it must be " + bound);
-}
-
-void check_gamma(const PgacOptions& options) {
-  const GammaSchedule& gamma = options.gamma;
-  const bool learns = gamma.kind == GammaSchedule::Kind::kLearned;
-  expect(std::isfinite(gamma.first) && gamma.first >= 0 && (gamma.first > 0 || !learns),
-         "gamma.first", gamma.first,
-         learns ? "a number above 0, from where it is learned" : "a number from 0");
-  expect(std::isfinite(gamma.last) && gamma.last >= 0, "gamma.last", gamma.last, "a number from 0");
-  const bool changes =
-      gamma.kind == GammaSchedule::Kind::kLinear || gamma.kind == GammaSchedule::Kind::kCosine;
-  expect(changes || gamma.last == gamma.first, "gamma.last", gamma.last,
-         "the same as gamma.first, " + std::to_string(gamma.first) +
-             ", for a schedule that does not lead from the one to the other");
-  if (gamma.kind != GammaSchedule::Kind::kConstant) {
-    expect(options.steps > 0, "steps", options.steps,
-           "at least 1, the steps of the training, for a gamma that changes with them");
-  }
-  if (learns && !options.budget) {
-    throw UsageError(
-        "Pgac: gamma is learned, but there is no budget, without which to keep all would always be "
-        "best; give a budget, or another schedule");
-  }
-}
-
-void check_options(const PgacOptions& options) {
-  expect(options.alpha >= 0 && options.alpha < 1, "alpha", options.alpha, "from 0 to below 1");
-  expect(options.quantile >= 0 && options.quantile <= 1, "quantile", options.quantile,
-         "from 0 to 1");
-  expect(options.hysteresis >= 0 && options.hysteresis < 1, "hysteresis", options.hysteresis,
-         "from 0 to below 1");
-  expect(options.steps >= 0, "steps", options.steps, "at least 0");
-  expect(options.steps_between_changes >= 1, "steps_between_changes", options.steps_between_changes,
-         "at least 1");
-  expect(options.stride >= 1, "stride", options.stride, "at least 1");
-  if (options.budget)
-    expect(options.budget->count > 0, "budget", options.budget->count, "above 0 bytes");
-  if (options.fills_budget && !options.budget) {
-    throw UsageError("Pgac: fills_budget is set, but there is no budget to fill; give one");
-  }
-  if (options.ranking != PgacRanking::kInfluence && !options.budget) {
-    throw UsageError(
-        "Pgac: a ranking other than by influence is given, but there is no budget for which layers "
-        "would be ranked; give one");
-  }
-  check_gamma(options);
-}
-
 }  // namespace
 
 Pgac::Impl::Impl(const PgacOptions& given)
     : options(given),
       meter(std::make_shared<InfluenceMeter>(InfluenceOptions{.stride = given.stride})),
       since_change(given.steps_between_changes),
-      gamma(given.gamma.first, given.seed) {}
+      gamma(given.gamma.first, given.seed) {
+  if (given.lossy) lossy = std::make_unique<influence::LossyTier>(*given.lossy);
+}
 
 void Pgac::Impl::find_layers(std::vector<PgacLayer> layers, std::int64_t model_layers) {
   found = std::move(layers);
@@ -89,6 +37,24 @@ void Pgac::Impl::find_layers(std::vector<PgacLayer> layers, std::int64_t model_l
   averages.assign(found.size(), options.literal ? 0 : kUnknown);
   decided = averages;
   wanted.assign(found.size(), true);
+  if (lossy) lossy->keep_all(found.size());
+}
+
+influence::RoutedChains Pgac::Impl::measured_in_routes(
+    const detail::Layers& layers, const at::Tensor& x,
+    std::vector<std::shared_ptr<influence::ParkedLog>>& in_8_bits) const {
+  const auto scratch = std::make_shared<const InfluenceMeter>();
+  influence::RoutedChains chains;
+  for (std::size_t i = 0; i < chains.size(); ++i) {
+    const auto route = static_cast<Compression>(i);
+    const auto around = [&](std::size_t layer) {
+      auto log = std::make_shared<influence::ParkedLog>();
+      if (route == Compression::kInt8) in_8_bits[layer] = log;
+      return lossy->scope_to_measure(route, std::move(log));
+    };
+    chains[i] = detail::profile(influence::watched_by_readers(layers, scratch, around), x, {});
+  }
+  return chains;
 }
 
 // What is measured of the layers on such an input, which is the case `of`.
@@ -101,7 +67,10 @@ std::unique_ptr<Pgac::Impl::Shape> Pgac::Impl::measured(const detail::Layers& la
         "estimate, have nothing to measure; run it on real ones");
   }
   const auto scratch = std::make_shared<const InfluenceMeter>();
-  Chain chain = detail::profile(influence::watched(layers, scratch), x, {});
+  influence::RoutedChains chains;
+  std::vector<std::shared_ptr<influence::ParkedLog>> in_8_bits(layers.functions.size());
+  if (lossy) chains = measured_in_routes(layers, x, in_8_bits);
+  Chain chain = lossy ? chains[0] : detail::profile(influence::watched(layers, scratch), x, {});
   std::vector<PgacLayer> stages;
   std::int64_t first = 0;
   for (const ChainStage& stage : chain.stages) {
@@ -119,8 +88,21 @@ std::unique_ptr<Pgac::Impl::Shape> Pgac::Impl::measured(const detail::Layers& la
         "state (" + std::to_string(found.size()) + "): layers in place, or that return their " +
         "input in evaluation mode, belong to the one before; give each case its own Pgac");
   }
-  return std::make_unique<Shape>(Shape{
-      std::move(of), std::move(stages), influence::Fitting(std::move(chain)), {}, kNoDecision});
+  auto shape = std::make_unique<Shape>(Shape{.of = std::move(of),
+                                             .layers = std::move(stages),
+                                             .fitting = influence::Fitting(std::move(chain)),
+                                             .fitted = {},
+                                             .decision = kNoDecision,
+                                             .chains = std::move(chains),
+                                             .routed = {},
+                                             .parked = {}});
+  for (const PgacLayer& layer : shape->layers) {
+    influence::ParkedLog::Sums& sums = shape->parked.emplace_back();
+    for (std::int64_t i = layer.first; lossy && i < layer.first + layer.count; ++i) {
+      sums += in_8_bits[static_cast<std::size_t>(i)]->sums();
+    }
+  }
+  return shape;
 }
 
 Pgac::Impl::Shape& Pgac::Impl::shape_of(const detail::Layers& layers, const at::Tensor& x) {
@@ -143,6 +125,13 @@ Pgac::Impl::Shape& Pgac::Impl::shape_of(const detail::Layers& layers, const at::
 const influence::Fitted& Pgac::Impl::fitted(Shape& shape) {
   if (shape.decision == decision) return shape.fitted;
   const bool knows_nothing = decision == 0;
+  if (lossy && !knows_nothing) {
+    shape.routed = routed(shape);
+    shape.fitted = shape.routed.fitted;
+    shape.decision = decision;
+    return shape.fitted;
+  }
+  if (lossy) shape.routed.routes.assign(shape.layers.size(), Compression::kExact);
   shape.fitted = knows_nothing
                      ? shape.fitting.fastest(*options.budget)
                      : shape.fitting.fit(wanted, shape.fitting.preference(options.ranking, decided),
@@ -151,11 +140,48 @@ const influence::Fitted& Pgac::Impl::fitted(Shape& shape) {
   return shape.fitted;
 }
 
+influence::RoutedFit Pgac::Impl::routed(const Shape& shape) const {
+  const auto within_bound = [this](const influence::Routes& routes) {
+    return lossy->is_within_bound(routes);
+  };
+  return influence::fit_routes(shape.chains, lossy->chosen(), within_bound, options.ranking,
+                               decided, *options.budget, lossy->probed());
+}
+
+at::Tensor Pgac::Impl::run_lossy(const detail::Layers& layers, const at::Tensor& x,
+                                 const Shape* shape) {
+  std::optional<std::size_t> probed = lossy->probed();
+  // What the first layer writes is not another one's to write again.
+  if ((first_stays && probed == 0) || (shape != nullptr && !shape->routed.may_probe)) {
+    probed = std::nullopt;
+  }
+  const influence::Routes& routes = shape != nullptr ? shape->routed.routes : lossy->chosen();
+  const bool is_exact = std::all_of(routes.begin(), routes.end(),
+                                    [](Compression route) { return route == Compression::kExact; });
+  // As a first run, after which a region around may run it again.
+  if (is_exact && !probed) return influence::run_masked(layers, found, report.mask, x, meter);
+  at::Tensor result =
+      lossy->run(layers, found, report.mask, routes, shape == nullptr, probed, x, meter);
+  note_routes(lossy->as_run());
+  return result;
+}
+
+void Pgac::Impl::note_routes(const influence::Routes& routes) {
+  static_assert(static_cast<int>(PgacRoute::kInt4) == static_cast<int>(Compression::kInt4) &&
+                static_cast<int>(PgacRoute::kKept) == static_cast<int>(Compression::kExact));
+  report.routes.clear();
+  for (std::size_t i = 0; i < report.mask.size(); ++i) {
+    const auto kept = routes.empty() ? PgacRoute::kKept : static_cast<PgacRoute>(routes[i]);
+    report.routes.push_back(report.mask[i] ? kept : PgacRoute::kRecomputed);
+  }
+}
+
 void Pgac::Impl::note_mask(const std::vector<bool>& mask) {
   for (std::size_t i = 0; i < report.mask.size(); ++i) {
     if (report.mask[i] != mask[i]) ++report.changes;
   }
   report.mask = mask;
+  note_routes({});
 }
 
 at::Tensor Pgac::Impl::run(const detail::Layers& layers, const at::Tensor& x) {
@@ -176,17 +202,22 @@ at::Tensor Pgac::Impl::run(const detail::Layers& layers, const at::Tensor& x) {
     Shape& shape = shape_of(layers, x);
     const influence::Fitted& fits = fitted(shape);
     if (found.empty()) find_layers(shape.layers, std::ssize(layers.functions));
+    for (std::size_t i = 0; lossy && i < found.size(); ++i) lossy->learn(i, shape.parked[i]);
     current = &shape;
     report.predicted_peak = fits.peak;
     report.predicted_recompute = fits.recompute;
     report.by_search = fits.by_search;
     note_mask(fits.mask);
+    if (lossy && decision > 0) return run_lossy(layers, x, &shape);
   } else if (found.empty()) {
     influence::FoundLayers first = influence::run_and_find(layers, x, meter);
     find_layers(std::move(first.layers), std::ssize(layers.functions));
     first_stays = first.first_writes_input;
     note_mask(std::vector<bool>(found.size(), true));
     return std::move(first.result);
+  } else if (lossy) {
+    note_mask(std::vector<bool>(found.size(), true));
+    return run_lossy(layers, x, nullptr);
   } else {
     std::vector<bool> mask = plan::as_run(wanted);
     if (first_stays) mask.front() = true;
@@ -195,82 +226,8 @@ at::Tensor Pgac::Impl::run(const detail::Layers& layers, const at::Tensor& x) {
   return influence::run_masked(layers, found, report.mask, x, meter);
 }
 
-double Pgac::Impl::gamma_at(double fraction) const {
-  const GammaSchedule& schedule = options.gamma;
-  const double way = schedule.last - schedule.first;
-  switch (schedule.kind) {
-    case GammaSchedule::Kind::kConstant:
-      return schedule.first;
-    case GammaSchedule::Kind::kLinear:
-      return schedule.first + way * fraction;
-    case GammaSchedule::Kind::kCosine:
-      return schedule.first + way * (1 - std::cos(M_PI * fraction)) / 2;
-    case GammaSchedule::Kind::kLearned:
-      return gamma.at(fraction);
-  }
-  return schedule.first;
-}
-
-// What a factor would cost: the seconds of the mask that it leads to, beside those of keeping all.
-void Pgac::Impl::learn_gamma(double fraction, double quantile) {
-  const influence::Fitting& fitting = current->fitting;
-  const influence::Preference preference = fitting.preference(options.ranking, averages);
-  const double plain = (fitting.chain().forward() + fitting.chain().backward()).count();
-  gamma.learn(fraction, [&](double factor) {
-    const auto mask = influence::mask_of(averages, factor * quantile, wanted, options.hysteresis);
-    return fitting.fit(mask, preference, options.budget, options.fills_budget).time.count() / plain;
-  });
-}
-
-void Pgac::Impl::take_scores() {
-  report.scores.assign(found.size(), kUnknown);
-  report.error = 0;
-  for (const InfluenceScore& score : meter->take()) {
-    report.not_finite += score.not_finite;
-    report.changed += score.changed;
-    const auto layer = static_cast<std::size_t>(score.layer);
-    if (score.gradients == 0 || layer >= found.size()) continue;
-    report.scores[layer] = score.value;
-    report.error = std::max(report.error, score.error);
-  }
-}
-
-void Pgac::Impl::observe(std::int64_t step) {
-  if (found.empty()) {
-    throw UsageError("Pgac::observe: no step has been run; call run() first");
-  }
-  const bool goes_by_steps = options.gamma.kind != GammaSchedule::Kind::kConstant;
-  if (step < 0 || (goes_by_steps && step > options.steps)) {
-    throw UsageError("Pgac::observe: the step is " + std::to_string(step) + "; it must be from 0" +
-                     (goes_by_steps ? " to options.steps, " + std::to_string(options.steps) : ""));
-  }
-  take_scores();
-  const influence::Decision next = influence::averaged(averages, report.scores, options);
-  averages = next.averages;
-  const double fraction =
-      options.steps > 0 ? static_cast<double>(step) / static_cast<double>(options.steps) : 0;
-  const double quantile = influence::quantile_of(next.considered, options.quantile);
-  if (options.gamma.kind == GammaSchedule::Kind::kLearned && !std::isnan(quantile) &&
-      current != nullptr) {
-    learn_gamma(fraction, quantile);
-  }
-  report.step = step;
-  report.gamma = gamma_at(fraction);
-  report.threshold = report.gamma * quantile;
-  since_change = std::min(since_change + 1, options.steps_between_changes);
-  const bool may_change = since_change >= options.steps_between_changes;
-  if (std::isnan(quantile) || !(may_change || is_set)) return;
-  std::vector<bool> mask =
-      influence::mask_of(averages, report.threshold, wanted, options.hysteresis);
-  if (mask != wanted) since_change = 0;
-  wanted = std::move(mask);
-  decided = averages;
-  is_set = false;
-  ++decision;
-}
-
 Pgac::Pgac(const PgacOptions& options) {
-  check_options(options);
+  influence::check_options(options);
   impl_ = std::make_unique<Impl>(options);
 }
 Pgac::~Pgac() = default;
@@ -297,9 +254,15 @@ void Pgac::set_mask(const std::vector<bool>& keep) {
   impl_->wanted = keep;
   impl_->is_set = true;
   ++impl_->decision;
+  if (impl_->lossy) {
+    impl_->lossy->choose(keep, impl_->decided, impl_->report.threshold);
+  }
 }
 
-void Pgac::discard_step() { impl_->meter->clear(); }
+void Pgac::discard_step() {
+  impl_->meter->clear();
+  if (impl_->lossy) impl_->lossy->discard_step();
+}
 
 const std::vector<PgacLayer>& Pgac::layers() const { return impl_->found; }
 

@@ -32,6 +32,82 @@ double score_in(const JsonTree& layer, std::string_view field) {
 
 }  // namespace
 
+namespace {
+
+nlohmann::ordered_json lossy_json(const influence::LossyTier::State& state) {
+  const influence::LossyTier::Turns& turns = state.turns;
+  nlohmann::ordered_json json = {{"steps", turns.steps},
+                                 {"next_probe", turns.next},
+                                 {"probe_interval", turns.interval},
+                                 {"next_stream", state.next_stream}};
+  if (turns.now) json["probes"] = *turns.now;
+  auto& layers = json["layers"] = nlohmann::ordered_json::array();
+  for (std::size_t i = 0; i < state.layers.size(); ++i) {
+    const influence::LayerNoise& layer = state.layers[i];
+    layers.push_back({{"route", static_cast<int>(state.chosen[i])},
+                      {"spread", layer.spread},
+                      {"values", layer.values},
+                      {"input_gain", layer.input_gain},
+                      {"parameter_noise", layer.parameter_noise},
+                      {"score_then", layer.score_then},
+                      {"score", layer.score},
+                      {"gradient_square", layer.gradient_square},
+                      {"last_probe", turns.last[i]},
+                      {"refuses_probes", static_cast<bool>(turns.refuses[i])}});
+  }
+  return json;
+}
+
+// Sums of products of such numbers are finite.
+constexpr double kMostKnown = 1e60;
+
+// A number from 0, or what stands for none.
+double known_in(const JsonTree& layer, std::string_view field) {
+  const double value = layer.at(field).number(influence::LayerNoise::kUnknown, kMostKnown);
+  if (value < 0 && value != influence::LayerNoise::kUnknown) {
+    layer.at(field).refuse("is " + std::to_string(value) +
+                           "; it must be from 0, or -1 for unknown");
+  }
+  return value;
+}
+
+// Of so many layers.
+influence::LossyTier::State read_lossy(const JsonTree& tree, std::size_t count) {
+  tree.allow({"steps", "next_probe", "probe_interval", "next_stream", "probes", "layers"});
+  influence::LossyTier::State state;
+  influence::LossyTier::Turns& turns = state.turns;
+  turns.steps = tree.at("steps").whole(0, kMostCount);
+  turns.next = tree.at("next_probe").whole(0, kMostCount);
+  turns.interval = tree.at("probe_interval").whole(1, kMostCount);
+  state.next_stream = static_cast<std::uint64_t>(tree.at("next_stream").whole(0, kMostCount));
+  const auto& layers = tree.at("layers").items();
+  if (layers.size() != count) {
+    tree.at("layers").refuse("has " + std::to_string(layers.size()) + " entries; it must have " +
+                             std::to_string(count) + ", one for each layer");
+  }
+  if (const JsonTree* probed = tree.find("probes")) {
+    turns.now = static_cast<std::size_t>(probed->whole(0, std::ssize(layers) - 1));
+  }
+  for (const JsonTree& layer : layers) {
+    layer.allow({"route", "spread", "values", "input_gain", "parameter_noise", "score_then",
+                 "score", "gradient_square", "last_probe", "refuses_probes"});
+    state.layers.push_back({.spread = known_in(layer, "spread"),
+                            .values = layer.at("values").number(0, kMostKnown),
+                            .input_gain = layer.at("input_gain").number(0, kMostKnown),
+                            .parameter_noise = known_in(layer, "parameter_noise"),
+                            .score_then = layer.at("score_then").number(0, kMostKnown),
+                            .score = layer.at("score").number(0, kMostKnown),
+                            .gradient_square = known_in(layer, "gradient_square")});
+    turns.last.push_back(layer.at("last_probe").whole(-1, kMostCount));
+    turns.refuses.push_back(layer.at("refuses_probes").boolean());
+    state.chosen.push_back(static_cast<Compression>(
+        layer.at("route").whole(0, static_cast<std::int64_t>(Compression::kInt4))));
+  }
+  return state;
+}
+
+}  // namespace
+
 std::string Pgac::state() const {
   const Impl& impl = *impl_;
   nlohmann::ordered_json json = {{"format", kStateFormat},
@@ -56,6 +132,8 @@ std::string Pgac::state() const {
     put(layer, "decided", impl.decided[i]);
     layers.push_back(std::move(layer));
   }
+  put(json, "threshold", impl.report.threshold);
+  if (impl.lossy) json["lossy"] = lossy_json(impl.lossy->state());
   return json.dump(1) + "\n";
 }
 
@@ -125,12 +203,13 @@ void Pgac::restore(const std::string& state, const std::string& origin) {
   const JsonTree tree = JsonTree::parse(state, origin);
   tree.allow({"format", "version", "step", "decisions", "since_change", "is_set", "changes",
               "not_finite", "changed", "first_writes_input", "gamma_steps", "gamma_weights",
-              "layers"});
+              "layers", "threshold", "lossy"});
   plan::expect_format(tree, kStateFormat, kStateVersion);
   ReadState read;
   read_weights(tree.at("gamma_weights"), read.weights);
   read_layers(tree.at("layers"), read);
   expect_layers(tree.at("layers"), read.layers, impl_->found);
+  read.report.threshold = score_in(tree, "threshold");
   read.report.step = tree.at("step").whole(-1, kMostCount);
   read.report.changes = tree.at("changes").whole(0, kMostCount);
   read.report.not_finite = tree.at("not_finite").whole(0, kMostCount);
@@ -140,9 +219,17 @@ void Pgac::restore(const std::string& state, const std::string& origin) {
   const bool is_set = tree.at("is_set").boolean();
   const bool first_stays = tree.at("first_writes_input").boolean();
   const std::int64_t gamma_steps = tree.at("gamma_steps").whole(0, kMostCount);
+  const JsonTree* const lossy = tree.find("lossy");
+  if ((lossy != nullptr) != (impl_->lossy != nullptr)) {
+    tree.refuse(std::string("was made ") + (lossy != nullptr ? "with" : "without") +
+                " the lossy tier; restore it with the options that it was made with");
+  }
+  influence::LossyTier::State lossy_state;
+  if (lossy != nullptr) lossy_state = read_lossy(*lossy, read.layers.size());
 
   Impl& impl = *impl_;
   impl.meter->clear();
+  if (impl.lossy) impl.lossy->restore(std::move(lossy_state));
   if (impl.found.empty()) {
     impl.layers_of_model = read.model_layers();
     impl.found = std::move(read.layers);

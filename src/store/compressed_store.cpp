@@ -91,25 +91,34 @@ CompressedTotals CompressedStore::totals(CompressedForm form) const {
 }
 
 std::unique_ptr<ParkedTensor> CompressedStore::park_flat(const at::Tensor& flat) {
-  return park_flat_as(flat, options_.compression);
+  return park_flat_as(flat, options_.compression, nullptr);
 }
 
 std::unique_ptr<ParkedTensor> CompressedStore::park_flat_as(const at::Tensor& flat,
-                                                            Compression compression) {
+                                                            Compression compression,
+                                                            CompressedAs* became) {
   const std::uint64_t stream = substream(mixed(options_.seed), next_stream_++);
-  return std::make_unique<Parked>(*this, flat,
-                                  store::compress(flat, compression, options_.block, stream));
+  store::CompressedValue value = store::compress(flat, compression, options_.block, stream);
+  if (became != nullptr) {
+    *became = {.form = value.form,
+               .before = Bytes(static_cast<std::int64_t>(flat.nbytes())),
+               .after = value.bytes(),
+               .spread = store::is_lossy(value.form) ? store::spread(flat, options_.block) : 0};
+  }
+  return std::make_unique<Parked>(*this, flat, std::move(value));
 }
 
 std::unique_ptr<ParkedTensor> CompressedStore::park_as(const at::Tensor& tensor,
-                                                       Compression compression) {
+                                                       Compression compression,
+                                                       CompressedAs* became) {
   check_compression(compression, "CompressedStore::park_as(): the compression");
   if (compression > options_.compression) {
     throw UsageError(name() + ": a tensor cannot be parked as " + described(compression) +
                      ", which changes more than the store says it does; make the store with the "
                      "compression that changes most of those that are needed");
   }
-  return park_by(tensor, [&](const at::Tensor& flat) { return park_flat_as(flat, compression); });
+  return park_by(tensor,
+                 [&](const at::Tensor& flat) { return park_flat_as(flat, compression, became); });
 }
 
 std::shared_ptr<CompressedStore> compressed_store(const CompressedStoreOptions& options) {

@@ -10,6 +10,7 @@
 
 #include "core/bfloat16.h"
 #include "core/block_codes.h"
+#include "core/block_spread.h"
 #include "core/sparse.h"
 #include "core/two_kinds.h"
 
@@ -274,6 +275,11 @@ at::Tensor decompress(const CompressedValue& value) {
     from_lossy(value, data);
   }
   return flat;
+}
+
+double spread(const at::Tensor& flat, std::int64_t block) {
+  return block_spread(float_type(flat.scalar_type()).value(), flat.const_data_ptr(), flat.numel(),
+                      block);
 }
 
 }  // namespace reprise::store

@@ -26,4 +26,8 @@ CompressedValue compress(const at::Tensor& flat, Compression compression, std::i
 
 at::Tensor decompress(const CompressedValue& value);
 
+constexpr bool is_lossy(CompressedForm form) { return form >= CompressedForm::kBfloat16; }
+// CompressedAs::spread, of a flat tensor of floating-point numbers.
+double spread(const at::Tensor& flat, std::int64_t block);
+
 }  // namespace reprise::store

@@ -1,0 +1,127 @@
+#include "influence/routes.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace reprise::influence {
+namespace {
+
+// bf16 rounds to the nearest of 2^8 numbers a binade: ulp^2 / 12 by the mean square of what lies
+// evenly in one.
+constexpr double kBfloat16Noise = 1.0 / (1 << 14) / 12 / (7.0 / 3);
+
+double levels_of(Compression compression) { return compression == Compression::kInt8 ? 255 : 15; }
+
+// Each layer's part in the square of the error (LossyOptions, "Error").
+std::vector<double> parts_of(const std::vector<LayerNoise>& layers,
+                             const std::vector<double>& noise) {
+  double known = 0, count = 0;
+  for (const LayerNoise& layer : layers) {
+    if (layer.gradient_square < 0) continue;
+    known += layer.gradient_square;
+    ++count;
+  }
+  const double usual = known > 0 ? known / count : 1;
+  double all = 0, reached = 0;
+  std::vector<double> parts;
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    const LayerNoise& layer = layers[i];
+    const double square = layer.gradient_square < 0 ? usual : layer.gradient_square;
+    const double own = layer.parameter_noise < 0 ? square : layer.parameter_noise_now();
+    parts.push_back(noise[i] * (own + layer.input_gain * reached));
+    // Where gradients of single samples cancel, noise in them does not.
+    reached += std::max(square, own);
+    all += square;
+  }
+  for (double& part : parts) part = all > 0 ? part / all : 0;
+  return parts;
+}
+
+}  // namespace
+
+double LayerNoise::parameter_noise_now() const {
+  const double growth = score / score_then;
+  const bool is_told = score_then > 0 && score > 0 && std::isfinite(growth);
+  return parameter_noise * (is_told ? growth * growth : 1);
+}
+
+Compression route_of(CompressedForm form) {
+  switch (form) {
+    case CompressedForm::kBfloat16:
+      return Compression::kBfloat16;
+    case CompressedForm::kInt8:
+      return Compression::kInt8;
+    case CompressedForm::kInt4:
+      return Compression::kInt4;
+    case CompressedForm::kAsItIs:
+    case CompressedForm::kMask:
+    case CompressedForm::kSparse:
+      break;
+  }
+  return Compression::kExact;
+}
+
+double noise_of(const LayerNoise& layer, Compression route) {
+  switch (route) {
+    case Compression::kExact:
+      return 0;
+    case Compression::kBfloat16:
+      return layer.values * kBfloat16Noise;
+    case Compression::kInt8:
+    case Compression::kInt4:
+      break;
+  }
+  const double levels = levels_of(route);
+  return layer.spread / (6 * levels * levels);
+}
+
+std::vector<double> noise_of(const Routes& routes, const std::vector<LayerNoise>& layers) {
+  std::vector<double> noise;
+  for (std::size_t i = 0; i < routes.size(); ++i) {
+    noise.push_back(noise_of(layers[i], routes[i]));
+  }
+  return noise;
+}
+
+double gradient_error(const std::vector<LayerNoise>& layers, const std::vector<double>& noise) {
+  double square = 0;
+  for (const double part : parts_of(layers, noise)) square += part;
+  return std::sqrt(square);
+}
+
+Routes routes_of(const std::vector<bool>& keep, const std::vector<double>& averages,
+                 double far_threshold) {
+  Routes routes;
+  for (std::size_t i = 0; i < keep.size(); ++i) {
+    routes.push_back(keep[i]                       ? Compression::kExact
+                     : averages[i] < far_threshold ? Compression::kInt4
+                                                   : Compression::kInt8);
+  }
+  return routes;
+}
+
+Routes tightened(Routes routes, const std::vector<LayerNoise>& layers, double bound,
+                 std::size_t first, const std::vector<double>& noise) {
+  while (true) {
+    std::vector<double> all = noise_of(routes, layers);
+    std::copy_n(noise.begin(), std::min(first, noise.size()), all.begin());
+    const std::vector<double> parts = parts_of(layers, all);
+    double square = 0;
+    for (const double part : parts) square += part;
+    if (square <= bound * bound) return routes;
+    if (!std::isfinite(square)) {
+      std::fill(routes.begin() + static_cast<std::ptrdiff_t>(first), routes.end(),
+                Compression::kExact);
+      return routes;
+    }
+    const auto largest =
+        std::max_element(parts.begin() + static_cast<std::ptrdiff_t>(first), parts.end());
+    // What the layers before have done cannot be undone.
+    if (largest == parts.end() || *largest <= 0) return routes;
+    Compression& route = routes[static_cast<std::size_t>(largest - parts.begin())];
+    if (route == Compression::kExact) return routes;
+    route = static_cast<Compression>(static_cast<int>(route) - 1);
+  }
+}
+
+}  // namespace reprise::influence
