@@ -5,17 +5,11 @@
 
 #include <algorithm>
 
+#include "apps/reprise/draws.h"
+
 namespace reprise::app {
 
 namespace {
-
-// Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014.
-std::uint64_t splitmix64(std::uint64_t state) {
-  state += 0x9e3779b97f4a7c15;
-  state = (state ^ (state >> 30)) * 0xbf58476d1ce4e5b9;
-  state = (state ^ (state >> 27)) * 0x94d049bb133111eb;
-  return state ^ (state >> 31);
-}
 
 std::size_t place_count(std::size_t text_size, std::int64_t context) {
   return text_size - static_cast<std::size_t>(context);

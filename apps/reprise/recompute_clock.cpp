@@ -31,14 +31,16 @@ class RecomputeClock::Lap {
   std::chrono::steady_clock::time_point start_;
 };
 
+models::Layer RecomputeClock::watched(models::Layer layer) const {
+  return [state = state_, layer = std::move(layer)](const at::Tensor& x) {
+    if (!state->running || !is_recomputing()) return layer(x);
+    const Lap lap(*state);
+    return layer(x);
+  };
+}
+
 void RecomputeClock::watch(Network& network) {
-  network.wrap_layers([state = state_](models::Layer layer) -> models::Layer {
-    return [state, layer = std::move(layer)](const at::Tensor& x) {
-      if (!state->running || !is_recomputing()) return layer(x);
-      const Lap lap(*state);
-      return layer(x);
-    };
-  });
+  network.wrap_layers([this](models::Layer layer) { return watched(std::move(layer)); });
 }
 
 void RecomputeClock::start(c10::Device device) {

@@ -16,6 +16,8 @@ class RecomputeClock {
  public:
   // Once, for every layer of the network.
   void watch(Network& network);
+  // The layer, watched.
+  models::Layer watched(models::Layer layer) const;
 
   // From now on time is counted; the device is waited for around each recomputed layer, so that the
   // time is spent where it is counted.

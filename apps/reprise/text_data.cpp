@@ -24,18 +24,16 @@ using Paths = std::vector<fs::path>;
 
 // Prose and source code, sorted; measurements, logs and tables say little and change with every
 // run. Without an extension: LICENSE, Makefile, scripts.
-constexpr std::array<std::string_view, 19> kTextExtensions = {
-    "",    ".c",  ".cc",  ".cmake", ".cpp", ".css",  ".h",   ".hpp",  ".html", ".js",
-    ".md", ".py", ".rst", ".sh",    ".tex", ".toml", ".txt", ".yaml", ".yml"};
+constexpr std::array<std::string_view, 20> kTextExtensions = {
+    "",    ".c",   ".cc", ".cmake", ".cpp", ".css", ".h",    ".hpp", ".html", ".js",
+    ".md", ".pod", ".py", ".rst",   ".sh",  ".tex", ".toml", ".txt", ".yaml", ".yml"};
 
 // One byte of so many is kept for validation.
 constexpr std::size_t kValidationShare = 10;
 
-constexpr const char* kDataRemedy = "give text files with --data";
-
-[[noreturn]] void fail(const fs::path& path, const std::error_code& error) {
-  throw UsageError(
-      fmt::format("cannot read {}: {}; {}", path.string(), error.message(), kDataRemedy));
+[[noreturn]] void fail(const fs::path& path, const std::error_code& error,
+                       const std::string& remedy) {
+  throw UsageError(fmt::format("cannot read {}: {}; {}", path.string(), error.message(), remedy));
 }
 
 bool is_hidden(const fs::path& path) { return path.filename().string().starts_with('.'); }
@@ -87,30 +85,31 @@ void collect(const Paths& entries, const Paths& left_out, Paths& files) {
   }
 }
 
-Paths files_below(const fs::path& folder, const Paths& left_out) {
+Paths files_below(const fs::path& folder, const Paths& left_out, const std::string& remedy) {
   std::error_code error;
   const Paths entries = entries_of(folder, error);
-  if (error) fail(folder, error);
+  if (error) fail(folder, error, remedy);
   Paths files;
   collect(entries, left_out, files);
   std::ranges::sort(files);
   return files;
 }
 
-void append_folder(const fs::path& folder, const Paths& left_out, TextData& data,
-                   std::string& all) {
-  for (const fs::path& file : files_below(folder, left_out)) {
-    const std::string bytes = read_regular_file(file, kDataRemedy);
+void append_folder(const fs::path& folder, const Paths& left_out, const std::string& remedy,
+                   TextData& data, std::string& all) {
+  for (const fs::path& file : files_below(folder, left_out, remedy)) {
+    const std::string bytes = read_regular_file(file, remedy);
     if (bytes.empty() || looks_binary(bytes)) continue;
     all += bytes;
     ++data.files;
   }
 }
 
-void append_file(const fs::path& file, TextData& data, std::string& all) {
-  const std::string bytes = read_regular_file(file, kDataRemedy);
+void append_file(const fs::path& file, const std::string& remedy, TextData& data,
+                 std::string& all) {
+  const std::string bytes = read_regular_file(file, remedy);
   if (looks_binary(bytes)) {
-    throw UsageError(fmt::format("{} is a binary file; {}", file.string(), kDataRemedy));
+    throw UsageError(fmt::format("{} is a binary file; {}", file.string(), remedy));
   }
   all += bytes;
   ++data.files;
@@ -127,7 +126,9 @@ bool looks_binary(std::string_view bytes) {
   return bytes.substr(0, 8000).find('\0') != std::string_view::npos;
 }
 
-TextData load_text(const std::vector<std::string>& paths, const Paths& left_out) {
+TextData load_text(const std::vector<std::string>& paths, const Paths& left_out,
+                   const std::string& option) {
+  const std::string remedy = "give text files with " + option;
   const std::vector<std::string> sources = paths.empty() ? std::vector{default_folder()} : paths;
   TextData data;
   std::string all;
@@ -135,11 +136,11 @@ TextData load_text(const std::vector<std::string>& paths, const Paths& left_out)
     std::error_code error;
     const fs::file_status status = fs::status(source, error);
     if (status.type() == fs::file_type::not_found) {
-      throw UsageError(fmt::format("no such file or folder: {}; {}", source, kDataRemedy));
+      throw UsageError(fmt::format("no such file or folder: {}; {}", source, remedy));
     }
-    if (status.type() == fs::file_type::none) fail(source, error);
-    fs::is_directory(status) ? append_folder(source, left_out, data, all)
-                             : append_file(source, data, all);
+    if (status.type() == fs::file_type::none) fail(source, error, remedy);
+    fs::is_directory(status) ? append_folder(source, left_out, remedy, data, all)
+                             : append_file(source, remedy, data, all);
   }
   const std::string named = sources.size() == 1
                                 ? sources[0]
@@ -147,8 +148,8 @@ TextData load_text(const std::vector<std::string>& paths, const Paths& left_out)
   if (all.empty()) {
     throw UsageError(fmt::format(
         "no text in {} (of a folder, files such as .txt, .md or .cpp count); name text files "
-        "themselves with --data",
-        named));
+        "themselves with {}",
+        named, option));
   }
   data.origin = data.files == 1 ? named : fmt::format("{} files of {}", data.files, named);
   data.fingerprint = XXH3_64bits(all.data(), all.size());
