@@ -66,7 +66,7 @@ setup_experiments() {
     folder=${XDG_DATA_HOME:-$HOME/.local/share}/reprise/experiments
   fi
   command -v dpkg-query >/dev/null && command -v apt-get >/dev/null ||
-    fail "--experiments takes texts from packages of Debian and Ubuntu, and there is no apt here; give texts with --data"
+    fail "--experiments takes texts from packages of Debian and Ubuntu, and there is no apt here; give texts with --text"
   for package in fortunes perl-doc; do
     has_package "$package" || missing+=("$package")
   done
