@@ -76,12 +76,7 @@ BertImpl::BertImpl(const BertOptions& options)
 
 at::Tensor BertImpl::embed(const at::Tensor& tokens, const at::Tensor& segments) {
   const auto time = tokens.size(1);
-  if (time > options_.context) {
-    throw UsageError(fmt::format(
-        "a sequence of {} tokens is longer than the model's context of {}; cut it, or build the "
-        "model with a longer context",
-        time, options_.context));
-  }
+  check_length(time, options_.context);
   const auto positions = at::arange(time, tokens.options());
   const auto kinds = segments.defined() ? segments : at::zeros_like(tokens);
   const auto sum =

@@ -5,7 +5,6 @@
 #include <ATen/ops/dropout.h>
 #include <ATen/ops/linear.h>
 #include <fmt/format.h>
-#include <reprise/error.h>
 
 #include <cmath>
 
@@ -53,12 +52,7 @@ GptImpl::GptImpl(const GptOptions& options)
 
 at::Tensor GptImpl::embed(const at::Tensor& tokens) {
   const auto time = tokens.size(1);
-  if (time > options_.context) {
-    throw UsageError(fmt::format(
-        "a sequence of {} tokens is longer than the model's context of {}; cut it, or build the "
-        "model with a longer context",
-        time, options_.context));
-  }
+  check_length(time, options_.context);
   const auto positions = at::arange(time, tokens.options());
   return at::dropout(token_embedding_(tokens) + position_embedding_(positions), options_.dropout,
                      is_training());

@@ -38,6 +38,14 @@ void check_size(const char* name, std::int64_t value) {
   }
 }
 
+void check_length(std::int64_t time, std::int64_t context) {
+  if (time <= context) return;
+  throw UsageError(fmt::format(
+      "a sequence of {} tokens is longer than the model's context of {}; cut it, or build the "
+      "model with a longer context",
+      time, context));
+}
+
 void check(const TransformerOptions& options) {
   check_size("width", options.width);
   check_size("heads", options.heads);

@@ -42,6 +42,8 @@ struct TransformerOptions {
 void check(const TransformerOptions& options);
 // The same for one size of a model, called `name` in the text: at least 1, at most 2^20.
 void check_size(const char* name, std::int64_t value);
+// Throws UsageError for a sequence that is longer than a model's context.
+void check_length(std::int64_t time, std::int64_t context);
 
 // [batch, time, width] in and out.
 class TransformerBlockImpl : public torch::nn::Module {

@@ -130,7 +130,6 @@ void probe(Reading& reading, const Ends& ends, const at::Tensor& gradient) {
                              .values = static_cast<double>(sums.values),
                              .input_error = ends.has_input ? input.error / input.all : 0,
                              .parameter_error = parameters.error,
-                             .gradient_square = parameters.all,
                              .parameters = std::move(leaves)});
 }
 

@@ -21,8 +21,7 @@ struct ProbeFindings {
   double values = 0;
   // Of the gradient of the input, a relative square; 0 if there is none.
   double input_error = 0;
-  // Of all parameters' gradients, as squares.
-  double parameter_error = 0, gradient_square = 0;
+  double parameter_error = 0;  // of all parameters' gradients, a square
   std::vector<at::Tensor> parameters;
 };
 

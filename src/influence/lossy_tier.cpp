@@ -195,25 +195,21 @@ void LossyTier::take_findings() {
     known.parameter_noise = found.parameter_error;
     known.score_then = known.score;
     parameters_[layer] = std::move(found.parameters);
+    if (known.gradient_square < 0) take_gradient(layer);
   }
 }
 
 // |g|^2, as backward has left it. Where the program has let go of gradients, or they are infinite,
 // the last one stays.
-void LossyTier::take_gradients() {
-  for (std::size_t i = 0; i < layers_.size(); ++i) {
-    double sum = 0;
-    bool is_known = !parameters_[i].empty();
-    for (const at::Tensor& parameter : parameters_[i]) {
-      const at::Tensor& gradient = parameter.grad();
-      is_known = is_known && gradient.defined() && gradient.layout() == at::kStrided &&
-                 !gradient.is_complex();
-      if (!is_known) break;
-      const double norm = at::linalg_vector_norm(gradient).item<double>();
-      sum += norm * norm;
-    }
-    if (is_known && std::isfinite(sum) && sum > 0) layers_[i].gradient_square = sum;
+void LossyTier::take_gradient(std::size_t layer) {
+  double sum = 0;
+  for (const at::Tensor& parameter : parameters_[layer]) {
+    const at::Tensor& gradient = parameter.grad();
+    if (!gradient.defined() || gradient.layout() != at::kStrided || gradient.is_complex()) return;
+    const double norm = at::linalg_vector_norm(gradient).item<double>();
+    sum += norm * norm;
   }
+  if (std::isfinite(sum) && sum > 0) layers_[layer].gradient_square = sum;
 }
 
 LossyTier::Step LossyTier::end_step(const std::vector<double>& scores) {
@@ -221,11 +217,10 @@ LossyTier::Step LossyTier::end_step(const std::vector<double>& scores) {
   for (std::size_t i = 0; i < layers_.size() && i < scores.size(); ++i) {
     if (scores[i] > 0) layers_[i].score = scores[i];
   }
-  take_gradients();
+  for (std::size_t i = 0; i < layers_.size(); ++i) take_gradient(i);
   // By the gains that were known when the step's routes were chosen.
   if (!noise_.empty()) step_.error = gradient_error(layers_, noise_);
   take_findings();
-  take_gradients();
   ++turns_.steps;
   noise_.clear();
   return std::exchange(step_, {});

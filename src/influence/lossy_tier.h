@@ -22,9 +22,6 @@ class LossyTier {
  public:
   explicit LossyTier(const LossyOptions& options);
 
-  const LossyOptions& options() const { return options_; }
-  const std::vector<LayerNoise>& layers() const { return layers_; }
-
   // Whether a step under such routes is expected to stay within the bound.
   bool is_within_bound(const Routes& routes) const;
 
@@ -85,7 +82,7 @@ class LossyTier {
 
   Routes tightened_to_bound(Routes routes) const;
   void take_findings();
-  void take_gradients();
+  void take_gradient(std::size_t layer);
   void choose_probe();
 
   const LossyOptions options_;

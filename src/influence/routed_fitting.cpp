@@ -25,8 +25,8 @@ Fitting fitting_of(const RoutedChains& chains, const Routes& routes) {
 
 bool all_fit(const RoutedChains& chains, const Routes& routes, Bytes budget) {
   const plan::KeepMask all(routes.size(), true);
-  return check(routed(chains, routes), plan::masked_schedule(routed(chains, routes), all)).peak <=
-         budget;
+  const Chain chain = routed(chains, routes);
+  return check(chain, plan::masked_schedule(chain, all)).peak <= budget;
 }
 
 // Fewer bits for those of least rank, from one step to the next.

@@ -80,7 +80,7 @@ nlohmann::ordered_json step_line(const StepFigures& figures,
                                  {"peak_bytes", figures.peak.count},
                                  {"units", figures.units}};
   if (!report) return line;
-  std::string mask, routes;
+  std::string mask;
   for (const bool kept : report->mask) mask += kept ? '1' : '0';
   line["scores"] = numbers_or_null(report->scores);
   line["averages"] = numbers_or_null(report->averages);
