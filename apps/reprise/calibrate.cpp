@@ -6,13 +6,13 @@
 
 #include <CLI/App.hpp>
 #include <memory>
-#include <thread>
 
 #include "apps/reprise/commands.h"
 #include "apps/reprise/estimate_options.h"
 #include "apps/reprise/figures.h"
 #include "apps/reprise/new_file.h"
 #include "apps/reprise/option_group.h"
+#include "apps/reprise/options.h"
 #include "apps/reprise/streams.h"
 
 namespace reprise::app {
@@ -56,8 +56,7 @@ void add_calibrate(CLI::App& program, Chosen& chosen) {
   auto options = std::make_shared<CalibrateOptions>();
   OptionGroup measuring(*command, "Measuring");
   measuring.real("--seconds", options->seconds, {.least = 0.01, .most = 3600}, "that it may take");
-  measuring.whole("--threads", options->threads,
-                  {0, 4 * std::int64_t{std::max(256U, std::thread::hardware_concurrency())}},
+  measuring.whole("--threads", options->threads, {0, most_threads()},
                   "CPU threads; 0: as many as LibTorch chooses");
   OptionGroup output(*command, "Output");
   output.path("--out", "FILE", options->out,

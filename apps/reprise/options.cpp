@@ -25,10 +25,6 @@ constexpr std::int64_t kMostSize = std::int64_t{1} << 20;
 constexpr std::int64_t kMostSteps = 1'000'000'000'000;
 constexpr std::int64_t kMostSeed = std::numeric_limits<std::int64_t>::max();
 
-std::int64_t most_threads() {
-  return std::max<std::int64_t>(1024, 4 * std::int64_t{std::thread::hardware_concurrency()});
-}
-
 void bind_data(CLI::App& command, RunOptions& options, bool has_text = true) {
   OptionGroup data(command, "Data");
   if (has_text) {
@@ -84,6 +80,10 @@ void bind_budget_options(OptionGroup& group, RunOptions& options) {
 }
 
 }  // namespace
+
+std::int64_t most_threads() {
+  return std::max<std::int64_t>(1024, 4 * std::int64_t{std::thread::hardware_concurrency()});
+}
 
 void bind_model(CLI::App& command, RunOptions& options) {
   OptionGroup model(command, "Model");

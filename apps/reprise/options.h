@@ -95,6 +95,8 @@ void bind(CLI::App& command, PlanOptions& options);
 // The model's options alone, and the checks of what all commands with a model have in common.
 void bind_model(CLI::App& command, RunOptions& options);
 void check_run(RunOptions& options);
+// Of --threads: more than any machine here has, so that a slip of the hand is found.
+std::int64_t most_threads();
 // Throws UsageError unless the value is one of those.
 void check_choice(const char* option, const std::string& value,
                   const std::vector<std::string>& choices);

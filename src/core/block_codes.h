@@ -27,6 +27,10 @@ struct BlockCode {
   static constexpr std::int64_t kGroupBytes = 16;
   // Blocks are whole groups.
   static constexpr std::int64_t kLeastBlock = kGroupBytes * 8 / 4;
+  static constexpr std::int64_t kLargestBlock = 65536;
+  static constexpr bool may_have_blocks_of(std::int64_t elements) {
+    return elements >= kLeastBlock && elements <= kLargestBlock && elements % kLeastBlock == 0;
+  }
 
   FloatType type = FloatType::kFloat;
   int bits = 8;  // or 4

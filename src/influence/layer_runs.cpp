@@ -11,14 +11,6 @@
 namespace reprise::influence {
 namespace {
 
-bool are_of_one_memory(const at::Tensor& a, const at::Tensor& b) {
-  return a.has_storage() && b.has_storage() && a.storage().is_alias_of(b.storage());
-}
-
-std::int64_t changes_of(const at::Tensor& tensor) {
-  return tensor.is_inference() ? 0 : tensor._version();
-}
-
 // One of the found layers: the model's layers that it is of.
 using Functions = std::vector<TensorFunction>;
 
@@ -81,14 +73,12 @@ FoundLayers run_and_find(const detail::Layers& layers, const at::Tensor& input,
                          const Meter& meter) {
   FoundLayers found;
   Watches watches(meter);
-  const std::int64_t changes_before = changes_of(input);
+  const std::int64_t changes_before = detail::changes_of(input);
   at::Tensor tensor = input;
   for (std::size_t i = 0; i < layers.functions.size(); ++i) {
-    const std::int64_t before = changes_of(tensor);
+    const std::int64_t before = detail::changes_of(tensor);
     at::Tensor result = layers.functions[i](tensor);
-    const bool belongs =
-        i > 0 && (changes_of(tensor) != before || are_of_one_memory(result, tensor) ||
-                  are_of_one_memory(tensor, input));
+    const bool belongs = i > 0 && detail::belongs_to_layer_before(result, tensor, before, input);
     const std::string name = detail::short_name(layers.names[i]);
     if (belongs) {
       found.layers.back().name += " + " + name;
@@ -98,7 +88,8 @@ FoundLayers run_and_find(const detail::Layers& layers, const at::Tensor& input,
       if (i > 0) watches.add(std::ssize(found.layers) - 1, tensor);
       found.layers.push_back({name, static_cast<std::int64_t>(i), 1});
     }
-    if (found.layers.size() == 1) found.first_writes_input = changes_of(input) != changes_before;
+    if (found.layers.size() == 1)
+      found.first_writes_input = detail::changes_of(input) != changes_before;
     tensor = std::move(result);
   }
   watches.add(std::ssize(found.layers) - 1, tensor);

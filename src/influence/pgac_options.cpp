@@ -4,6 +4,7 @@
 #include <cmath>
 #include <string>
 
+#include "core/block_codes.h"
 #include "influence/pgac_impl.h"
 
 namespace reprise {
@@ -45,9 +46,10 @@ void check_lossy(const PgacOptions& options) {
          lossy.gradient_error, "above 0");
   expect(lossy.far >= 0 && lossy.far <= 1, "lossy.far", lossy.far, "from 0 to 1");
   expect(lossy.minimum.count >= 0, "lossy.minimum", lossy.minimum.count, "at least 0 bytes");
-  constexpr std::int64_t kLeastBlock = 32, kLargestBlock = 65536;
-  expect(lossy.block >= kLeastBlock && lossy.block <= kLargestBlock && lossy.block % 32 == 0,
-         "lossy.block", lossy.block, "a multiple of 32 from 32 to 65536");
+  const std::string least = std::to_string(BlockCode::kLeastBlock);
+  expect(BlockCode::may_have_blocks_of(lossy.block), "lossy.block", lossy.block,
+         "a multiple of " + least + " from " + least + " to " +
+             std::to_string(BlockCode::kLargestBlock));
   expect(lossy.probe_every >= 1, "lossy.probe_every", lossy.probe_every, "at least 1");
   if (options.gamma.kind == GammaSchedule::Kind::kLearned) {
     throw UsageError(

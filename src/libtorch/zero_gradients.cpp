@@ -20,6 +20,7 @@
 
 #include "libtorch/engine.h"
 #include "libtorch/saved_tensor.h"
+#include "libtorch/tensor_form.h"
 
 namespace reprise::libtorch {
 
@@ -169,10 +170,6 @@ Stretch stretch_behind(const std::vector<at::Tensor>& results, std::uint64_t sin
     }
   }
   return stretch;
-}
-
-bool share_memory(const at::Tensor& a, const at::Tensor& b) {
-  return a.has_storage() && b.has_storage() && a.storage().is_alias_of(b.storage());
 }
 
 bool stands_alone(const at::Tensor& result, std::uint64_t since, at::TensorList arguments,

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "libtorch/tensor_form.h"
+
 namespace reprise::detail {
 
 bool LayersCase::is_gone() const {
@@ -43,6 +45,16 @@ LayersCase layers_case(const Layers& layers, const at::Tensor& input) {
     result.autocast = at::autocast::get_autocast_dtype(device);
   }
   return result;
+}
+
+std::int64_t changes_of(const at::Tensor& tensor) {
+  return tensor.is_inference() ? 0 : static_cast<std::int64_t>(tensor._version());
+}
+
+bool belongs_to_layer_before(const at::Tensor& result, const at::Tensor& argument,
+                             std::int64_t changes_before, const at::Tensor& input) {
+  return changes_of(argument) != changes_before || libtorch::share_memory(result, argument) ||
+         libtorch::share_memory(argument, input);
 }
 
 std::string short_name(std::string name) {

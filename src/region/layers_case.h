@@ -4,6 +4,7 @@
 
 #include <reprise/checkpoint_sequential.h>
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -28,6 +29,15 @@ struct LayersCase {
 };
 
 LayersCase layers_case(const Layers& layers, const at::Tensor& input);
+
+// How often the tensor was changed in place, as far as it is counted.
+std::int64_t changes_of(const at::Tensor& tensor);
+
+// Whether a region could not run a layer again without the layers before it: it has changed its
+// argument (of `changes_before` changes before the call), its result lies on the argument's memory,
+// or the argument on that of the first layer's input.
+bool belongs_to_layer_before(const at::Tensor& result, const at::Tensor& argument,
+                             std::int64_t changes_before, const at::Tensor& input);
 
 // "torch::nn::LinearImpl" is a Linear.
 std::string short_name(std::string name);

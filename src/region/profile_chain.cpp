@@ -35,10 +35,6 @@ std::vector<std::int64_t> dense_strides_of(const at::Tensor& tensor) {
   return tensor.strides().vec();
 }
 
-bool share_memory(const at::Tensor& a, const at::Tensor& b) {
-  return a.has_storage() && b.has_storage() && a.storage().is_alias_of(b.storage());
-}
-
 bool can_require_grad(const at::Tensor& tensor) {
   return tensor.is_floating_point() || tensor.is_complex();
 }
@@ -143,19 +139,20 @@ class Profiler {
     const at::Tensor sample = sample_.detach().clone();
     at::Tensor tensor = sample;
     for (std::size_t i = 0; i < functions_.size(); ++i) {
-      const auto version = sample._version(), before = tensor._version();
+      const std::int64_t of_sample = detail::changes_of(sample),
+                         before = detail::changes_of(tensor);
       at::Tensor result = functions_[i](tensor);
-      if (sample._version() != version) {
+      if (detail::changes_of(sample) != of_sample) {
         throw UsageError("profile_chain: layer " + std::to_string(i) +
                          (i < names_.size() ? " (" + names_[i] + ")" : "") +
                          " writes to the chain's input, from which no region could run it again; "
                          "let it work on a copy, or run it before the chain");
       }
-      const bool writes = tensor._version() != before;
-      if (i > 0 && (writes || share_memory(result, tensor) || share_memory(tensor, sample)))
+      if (i > 0 && detail::belongs_to_layer_before(result, tensor, before, sample)) {
         groups_.back().end = i + 1;
-      else
+      } else {
         groups_.push_back({i, i + 1});
+      }
       tensor = std::move(result);
     }
   }

@@ -12,8 +12,6 @@
 namespace reprise {
 namespace {
 
-constexpr std::int64_t kLargestBlock = 65536;
-
 const char* described(Compression compression) {
   switch (compression) {
     case Compression::kExact:
@@ -37,10 +35,10 @@ void check_compression(Compression compression, const char* where) {
 const CompressedStoreOptions& checked_compression(const CompressedStoreOptions& options) {
   check_compression(options.compression, "CompressedStoreOptions.compression");
   constexpr std::int64_t kLeast = BlockCode::kLeastBlock;
-  if (options.block < kLeast || options.block > kLargestBlock || options.block % kLeast != 0) {
+  if (!BlockCode::may_have_blocks_of(options.block)) {
     throw UsageError("CompressedStoreOptions.block is " + std::to_string(options.block) +
                      " elements; it must be a multiple of " + std::to_string(kLeast) + " from " +
-                     std::to_string(kLeast) + " to " + std::to_string(kLargestBlock) +
+                     std::to_string(kLeast) + " to " + std::to_string(BlockCode::kLargestBlock) +
                      "; 256 is the default");
   }
   return options;
