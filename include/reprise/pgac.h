@@ -161,6 +161,11 @@ struct PgacOptions {
   PgacRanking ranking = PgacRanking::kInfluence;
   // With room left in the budget, keeps discarded layers again, those of highest rank first.
   bool fills_budget = false;
+  // With a budget: the mask is not the threshold's, made to fit layer by layer, but of all masks
+  // that fit the one whose discarded layers have the least sum of influence (or seconds, or their
+  // product, as `ranking` says). With PgacRanking::kCost that is the fastest mask that there is.
+  // The threshold is then reported, and decides nothing.
+  bool searches = false;
 
   // A kept layer goes when its average is below tau (1 - hysteresis), a discarded one comes back
   // when it is at or above tau (1 + hysteresis). From 0 to below 1.
@@ -203,7 +208,8 @@ struct PgacReport {
   // Of the mask, by the measured layers; only with a budget.
   Bytes predicted_peak;
   std::chrono::duration<double> predicted_recompute{};
-  // Whether discarding by rank did not lead below the budget, and the cheapest mask was taken.
+  // Whether the mask is the cheapest that fits: PgacOptions::searches, or because discarding by
+  // rank did not lead below the budget.
   bool by_search = false;
 
   // Of the last run(): each layer's; without the lossy tier kKept or kRecomputed.

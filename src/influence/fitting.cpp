@@ -88,10 +88,7 @@ Fitted Fitting::fit(const plan::KeepMask& wanted, const Preference& preference,
     // At the end of the chain it would be run as kept all the same.
     if (plan::as_run(mask) != fitted.mask) fitted = cost_of(mask);
   }
-  if (fitted.peak > *budget) {
-    fitted = cost_of(*planner_.cheapest(*budget, preference.losses));
-    fitted.by_search = true;
-  }
+  if (fitted.peak > *budget) fitted = search(preference.losses, *budget);
   if (!fills) return fitted;
   for (auto stage = order.rbegin(); stage != order.rend(); ++stage) {
     if (fitted.mask[*stage]) continue;
@@ -104,11 +101,15 @@ Fitted Fitting::fit(const plan::KeepMask& wanted, const Preference& preference,
   return fitted;
 }
 
-Fitted Fitting::fastest(Bytes budget) const {
+Fitted Fitting::search(const std::vector<double>& losses, Bytes budget) const {
   if (budget < least()) refuse(budget);
-  std::vector<double> seconds;
-  for (const ChainStage& stage : chain_.stages) seconds.push_back(stage.forward.count());
-  return cost_of(*planner_.cheapest(budget, seconds));
+  Fitted fitted = cost_of(*planner_.cheapest(budget, losses));
+  fitted.by_search = true;
+  return fitted;
+}
+
+Fitted Fitting::fastest(Bytes budget) const {
+  return search(preference(PgacRanking::kCost, {}).losses, budget);
 }
 
 }  // namespace reprise::influence

@@ -41,7 +41,9 @@ class Fitting {
   // `wanted` itself where it fits and nothing is to be filled. Throws BudgetError.
   Fitted fit(const plan::KeepMask& wanted, const Preference& preference,
              std::optional<Bytes> budget, bool fills) const;
-  // The mask with the least seconds that fits. Throws BudgetError.
+  // Of the masks that fit the one that discards the least sum of losses. Throws BudgetError.
+  Fitted search(const std::vector<double>& losses, Bytes budget) const;
+  // That with the least seconds.
   Fitted fastest(Bytes budget) const;
 
  private:

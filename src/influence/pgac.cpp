@@ -132,12 +132,16 @@ const influence::Fitted& Pgac::Impl::fitted(Shape& shape) {
     return shape.fitted;
   }
   if (lossy) shape.routed.routes.assign(shape.layers.size(), Compression::kExact);
-  shape.fitted = knows_nothing
-                     ? shape.fitting.fastest(*options.budget)
-                     : shape.fitting.fit(wanted, shape.fitting.preference(options.ranking, decided),
-                                         options.budget, options.fills_budget);
+  shape.fitted =
+      knows_nothing ? shape.fitting.fastest(*options.budget) : decided_fit(shape.fitting);
   shape.decision = decision;
   return shape.fitted;
+}
+
+influence::Fitted Pgac::Impl::decided_fit(const influence::Fitting& fitting) const {
+  const influence::Preference preference = fitting.preference(options.ranking, decided);
+  if (options.searches && !is_set) return fitting.search(preference.losses, *options.budget);
+  return fitting.fit(wanted, preference, options.budget, options.fills_budget);
 }
 
 influence::RoutedFit Pgac::Impl::routed(const Shape& shape) const {

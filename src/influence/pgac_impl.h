@@ -50,6 +50,7 @@ struct Pgac::Impl {
       std::vector<std::shared_ptr<influence::ParkedLog>>& in_8_bits) const;
   Shape& shape_of(const detail::Layers& layers, const at::Tensor& x);
   const influence::Fitted& fitted(Shape& shape);
+  influence::Fitted decided_fit(const influence::Fitting& fitting) const;
   influence::RoutedFit routed(const Shape& shape) const;
   at::Tensor run_lossy(const detail::Layers& layers, const at::Tensor& x, const Shape* shape);
   void note_mask(const std::vector<bool>& mask);

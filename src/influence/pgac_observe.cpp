@@ -127,7 +127,8 @@ bool Pgac::Impl::decide(double quantile, const std::vector<double>& combined) {
   if (std::isnan(quantile) || !(may_change || is_set)) return false;
   std::vector<bool> mask =
       influence::mask_of(combined, report.threshold, wanted, options.hysteresis);
-  if (mask != wanted) since_change = 0;
+  // What a search comes to may be new whenever averages are.
+  if (mask != wanted || options.searches) since_change = 0;
   wanted = std::move(mask);
   decided = combined;
   is_set = false;

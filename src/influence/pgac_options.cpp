@@ -40,6 +40,23 @@ void check_gamma(const PgacOptions& options) {
   }
 }
 
+void check_search(const PgacOptions& options) {
+  if (!options.budget) {
+    throw UsageError(
+        "Pgac: searches is set, but there is no budget that masks would fit; give one");
+  }
+  const auto refuse = [](const char* other, const char* why) {
+    throw UsageError(std::string("Pgac: searches and ") + other + " are both set, but " + why +
+                     "; leave out one of the two");
+  };
+  if (options.fills_budget) refuse("fills_budget", "a search leaves no room to be filled");
+  if (options.hysteresis > 0) refuse("hysteresis", "with a search no threshold decides");
+  if (options.gamma.kind == GammaSchedule::Kind::kLearned) {
+    refuse("a learned gamma", "with a search no threshold decides");
+  }
+  if (options.lossy) refuse("the lossy tier", "its layers are routed by the threshold");
+}
+
 void check_lossy(const PgacOptions& options) {
   const LossyOptions& lossy = *options.lossy;
   expect(std::isfinite(lossy.gradient_error) && lossy.gradient_error > 0, "lossy.gradient_error",
@@ -80,6 +97,7 @@ void influence::check_options(const PgacOptions& options) {
   if (options.fills_budget && !options.budget) {
     throw UsageError("Pgac: fills_budget is set, but there is no budget to fill; give one");
   }
+  if (options.searches) check_search(options);
   const bool goes_by_cost =
       options.ranking == PgacRanking::kCost || options.ranking == PgacRanking::kInfluenceTimesCost;
   if (goes_by_cost && !options.budget) {

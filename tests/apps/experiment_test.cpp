@@ -12,6 +12,7 @@
 #include "apps/reprise/experiment/run.h"
 #include "apps/reprise/experiment/settings.h"
 #include "tests/apps/program.h"
+#include "tests/refusal.h"
 
 namespace reprise::app {
 namespace {
@@ -214,6 +215,13 @@ TEST(ExperimentMethods, ParametersReachPgac) {
   EXPECT_FALSE(text.lossy);
   EXPECT_TRUE(pgac_options("pgac:cost", settings, 7).fills_budget);
   EXPECT_FALSE(pgac_options("pgac:cost,fill=no", settings, 7).fills_budget);
+  const PgacOptions searching = pgac_options("pgac:cost,search=yes", settings, 7);
+  EXPECT_TRUE(searching.searches);
+  EXPECT_FALSE(searching.fills_budget);
+  EXPECT_FALSE(pgac_options("pgac:cost,search=no", settings, 7).searches);
+  EXPECT_THAT(
+      refusal_of([&] { pgac_options("pgac:cost,search=yes,fill=yes", settings, 7); }),
+      HasSubstr("pgac:cost,search=yes,fill=yes': Pgac: searches and fills_budget are both set"));
   EXPECT_EQ(pgac_options("pgac:product", settings, 7).ranking, PgacRanking::kInfluenceTimesCost);
   EXPECT_EQ(pgac_options("random", settings, 7).ranking, PgacRanking::kRandom);
   EXPECT_EQ(pgac_options("random", settings, 7).seed, 7u);

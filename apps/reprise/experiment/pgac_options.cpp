@@ -70,6 +70,8 @@ void set_parameter(PgacOptions& options, const std::string& method, const std::s
     options.gamma = named_gamma(method, value);
   } else if (name == "fill" && (value == "yes" || value == "no")) {
     options.fills_budget = value == "yes";
+  } else if (name == "search" && (value == "yes" || value == "no")) {
+    options.searches = value == "yes";
   } else if (name == "far" && options.lossy) {
     options.lossy->far = number({0, 1});
   } else if (name == "error" && options.lossy) {
@@ -77,7 +79,7 @@ void set_parameter(PgacOptions& options, const std::string& method, const std::s
   } else {
     throw UsageError(
         fmt::format("method '{}': '{}' is no parameter of it; choose of q=, alpha=, gamma=, "
-                    "fill=yes, fill=no{}",
+                    "fill=yes, fill=no, search=yes, search=no{}",
                     method, given, options.lossy ? ", far=, error=" : ""));
   }
 }
@@ -96,6 +98,8 @@ PgacOptions pgac_options(const std::string& method, const ExperimentSettings& se
       throw UsageError(fmt::format("method '{}' is given {} twice; once is enough", method, name));
     }
   }
+  // What fills the budget otherwise has nothing to fill after a search.
+  if (options.searches && !given.contains("fill")) options.fills_budget = false;
   options.steps = settings.step_count();
   options.seed = seed;
   if (options.lossy) options.lossy->seed = seed;

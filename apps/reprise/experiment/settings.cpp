@@ -67,7 +67,7 @@ void bind(CLI::App& command, ExperimentSettings& settings) {
       "pgac:influence, pgac:cost, pgac:product, pgac:lossy");
   what.paths("--ablation", settings.ablations,
              "a PGAC method with other parameters, such as pgac:text,q=0.25,alpha=0.5 (also gamma, "
-             "fill, far, error); the usual seven if not given");
+             "fill, search, far, error); the usual seven if not given");
   what.flag("--no-ablations", settings.without_ablations, "the methods alone");
   what.whole("--seeds", settings.seeds, {1, 1000}, "runs of each method; 3, or 2 with --quick");
   what.whole("--steps", settings.steps, {2, kMostSteps}, "of a run; 200, or 12 with --quick");
