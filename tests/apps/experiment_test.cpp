@@ -1,5 +1,7 @@
 // `reprise experiment`: the whole of it in small, going on after a kill, what it refuses.
+#include <ATen/ops/empty.h>
 #include <gmock/gmock.h>
+#include <reprise/memory.h>
 
 #include <chrono>
 #include <csignal>
@@ -10,7 +12,9 @@
 #include "apps/reprise/experiment/method.h"
 #include "apps/reprise/experiment/pgac_options.h"
 #include "apps/reprise/experiment/run.h"
+#include "apps/reprise/experiment/run_lines.h"
 #include "apps/reprise/experiment/settings.h"
+#include "apps/reprise/experiment/task.h"
 #include "tests/apps/program.h"
 #include "tests/refusal.h"
 
@@ -38,6 +42,22 @@ class ExperimentTest : public testing::Test {
     return line;
   }
   Runs runs(const std::string& out = "out") const { return read_runs(folder_ / out); }
+  // The same model for a test that trains it itself.
+  ExperimentSettings settings_of(int steps) const {
+    ExperimentSettings settings;
+    settings.name = "pgac";
+    settings.out = folder_ / "by_hand";
+    settings.models = {"gpt2"};
+    settings.text = {folder_ / "text.txt"};
+    settings.steps = steps;
+    settings.layers = 5;
+    settings.width = 32;
+    settings.heads = 2;
+    settings.context = 32;
+    settings.batch = 4;
+    complete(settings);
+    return settings;
+  }
 
   TemporaryFolder folder_;
 };
@@ -76,6 +96,29 @@ TEST_F(ExperimentTest, PeaksStayWithinTheBudget) {
     }
   }
   EXPECT_GT(counted, 40);
+}
+
+TEST_F(ExperimentTest, AStepThatFindsLessLiveThanTheOneBeforeTakesNoMore) {
+  const ExperimentSettings settings = settings_of(4);
+  const Bytes budget(measure_plain_step(settings, "gpt2").peak.count * 7 / 10);
+  const auto task = make_task(task_options(settings, "gpt2", 1));
+  task->module().train();
+  for (const std::string name : {"dtr", "budget"}) {
+    const auto method = make_method(name, settings, *task, budget, 1);
+    const auto peak_of_step = [&](std::int64_t number) {
+      const TaskBatch batch = task->training_batch(number);
+      const PeakScope peak;
+      method->step(batch);
+      const Bytes above = peak.peak_above_start();
+      task->module().zero_grad();
+      return above;
+    };
+    {
+      const at::Tensor more = at::empty({15'000});
+      EXPECT_LE(peak_of_step(0), budget) << name;
+    }
+    EXPECT_LE(peak_of_step(1), budget) << name;
+  }
 }
 
 TEST_F(ExperimentTest, MethodsRecomputeAndNoneDoesNot) {
@@ -131,18 +174,7 @@ TEST_F(ExperimentTest, GoesOnWhereAKilledOneWas) {
 }
 
 TEST_F(ExperimentTest, ARunGoesOnFromItsLastSave) {
-  ExperimentSettings settings;
-  settings.name = "pgac";
-  settings.out = folder_ / "by_hand";
-  settings.models = {"gpt2"};
-  settings.text = {folder_ / "text.txt"};
-  settings.steps = 8;
-  settings.layers = 5;
-  settings.width = 32;
-  settings.heads = 2;
-  settings.context = 32;
-  settings.batch = 4;
-  complete(settings);
+  const ExperimentSettings settings = settings_of(8);
   const Bytes plain = measure_plain_step(settings, "gpt2").peak;
   for (const std::string method : {"none", "pgac:text", "pgac:lossy", "pgac:text,gamma=learned"}) {
     const RunPlace whole{"gpt2", method, 1};

@@ -11,7 +11,6 @@
 #include <torch/nn/pimpl.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <utility>
 
 #include "apps/reprise/experiment/pgac_options.h"
@@ -212,13 +211,16 @@ class TapeMethod final : public ExperimentMethod {
   double recompute_seconds() override { return budget_->report().replay_seconds; }
 
  private:
-  // The optimizer's first step makes what is live in all steps after it.
+  // The optimizer's first step makes what is live in all steps after it. These find some bytes more
+  // or less, as malloc rounds; the limit is lower by as much as they may find less, or a step could
+  // take more above what it found than it was given.
   void open() {
-    constexpr std::int64_t kChange = 1 << 16;
+    constexpr std::int64_t kMore = 1 << 16, kLess = 1 << 12;
     const Bytes live = live_bytes(device_);
-    if (budget_ && std::abs(live.count - live_.count) <= kChange) return;
+    const std::int64_t change = live.count - live_.count;
+    if (budget_ && -kLess <= change && change <= kMore) return;
     live_ = live;
-    budget_ = std::make_unique<MemoryBudget>(live + bytes_, options_);
+    budget_ = std::make_unique<MemoryBudget>(live + bytes_ - Bytes(kLess), options_);
   }
 
   StagedTask staged_;
