@@ -3,10 +3,8 @@
 #include <reprise/error.h>
 #include <reprise/saved_tensor_hooks.h>
 
-#include <chrono>
 #include <csignal>
 #include <nlohmann/json.hpp>
-#include <thread>
 
 #include "apps/reprise/comparison.h"
 #include "apps/reprise/gradients.h"
@@ -159,8 +157,8 @@ TEST(Compare, ARoundThatFailsLaterLeavesWhatWasMeasured) {
 }
 
 TEST(Compare, AnInterruptionLeavesWhatWasMeasured) {
-  Process process(tiny_run("compare", "--steps 1000000"));
-  std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+  Process process(tiny_run("compare", "--steps 1000000"), Terminal::kOfErrors);
+  ASSERT_TRUE(await_first_times(process));
   process.send(SIGINT);
   const Finished result = process.wait();
   EXPECT_EQ(result.exit_code, 130);

@@ -94,8 +94,8 @@ TEST(Frontier, RefusesWhatCannotBe) {
 }
 
 TEST(Frontier, AnInterruptionLeavesWhatWasMeasured) {
-  Process process(tiny_run("frontier", "--steps 1000000 --budgets 90%"));
-  std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+  Process process(tiny_run("frontier", "--steps 1000000 --budgets 90%"), Terminal::kOfErrors);
+  ASSERT_TRUE(await_first_times(process));
   process.send(SIGINT);
   const Finished result = process.wait();
   EXPECT_EQ(result.exit_code, 130);
@@ -115,8 +115,9 @@ bool await(const std::function<bool()>& is_there) {
 TEST(Frontier, AnEarlyInterruptionSaysSo) {
   const TemporaryFolder folder;
   write_file(folder / "f.svg", "of an earlier run");
-  Process process(tiny_run("frontier", "--svg " + folder / "f.svg"));
-  // Begun before the data is read.
+  // Begun before the data is read, and a first step that takes long enough for a signal to come in
+  // time.
+  Process process(tiny_run("frontier", "--batch 256 --context 128 --svg " + folder / "f.svg"));
   ASSERT_TRUE(await([&] { return is_begun(folder, "f.svg"); }));
   process.send(SIGINT);
   const Finished result = process.wait();
@@ -130,8 +131,9 @@ TEST(Frontier, AnEarlyInterruptionSaysSo) {
 TEST(Frontier, AnInterruptedOneCountsTheStepsThatWereRun) {
   const TemporaryFolder folder;
   Process process(
-      tiny_run("frontier", "--json --steps 1000000 --budgets 90% --svg " + folder / "f.svg"));
-  std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+      tiny_run("frontier", "--json --steps 1000000 --budgets 90% --svg " + folder / "f.svg"),
+      Terminal::kOfErrors);
+  ASSERT_TRUE(await_first_times(process));
   process.send(SIGINT);
   const Finished result = process.wait();
   EXPECT_EQ(result.exit_code, 130);

@@ -52,11 +52,11 @@ bool append_what_is_there(int fd, std::string& text) {
 
 }  // namespace
 
-Process::Process(const Arguments& arguments, bool terminal) {
-  if (terminal) {
-    winsize size = {};
-    size.ws_row = 24;
-    size.ws_col = 80;
+Process::Process(const Arguments& arguments, Terminal terminal) {
+  winsize size = {};
+  size.ws_row = 24;
+  size.ws_col = 80;
+  if (terminal == Terminal::kOfAll) {
     pid_ = forkpty(&out_, nullptr, nullptr, &size);
     if (pid_ == 0) {
       setenv("TERM", "xterm", 1);
@@ -65,9 +65,15 @@ Process::Process(const Arguments& arguments, bool terminal) {
     return;
   }
   int out[2], err[2];
-  if (pipe(out) != 0 || pipe(err) != 0) std::abort();
+  if (pipe(out) != 0) std::abort();
+  if (terminal == Terminal::kOfErrors) {
+    if (openpty(&err[0], &err[1], nullptr, nullptr, &size) != 0) std::abort();
+  } else {
+    if (pipe(err) != 0) std::abort();
+  }
   pid_ = fork();
   if (pid_ == 0) {
+    if (terminal == Terminal::kOfErrors) setenv("TERM", "xterm", 1);
     dup2(out[1], STDOUT_FILENO);
     dup2(err[1], STDERR_FILENO);
     for (const int fd : {out[0], out[1], err[0], err[1]}) close(fd);
@@ -90,19 +96,44 @@ Process::~Process() {
 
 void Process::send(int signal) const { kill(pid_, signal); }
 
-Finished Process::wait() {
-  Finished result;
+// Waits for some; returns false at the end of both streams.
+bool Process::read_more() {
   pollfd streams[2] = {{out_, POLLIN, 0}, {err_, POLLIN, 0}};
-  while (streams[0].fd >= 0 || streams[1].fd >= 0) {
-    poll(streams, 2, -1);
-    if (streams[0].revents && !append_what_is_there(out_, result.out)) streams[0].fd = -1;
-    if (streams[1].revents && !append_what_is_there(err_, result.err)) streams[1].fd = -1;
+  if (out_ < 0 && err_ < 0) return false;
+  poll(streams, 2, -1);
+  const auto read_from = [](const pollfd& stream, int& fd, std::string& text) {
+    if (!stream.revents || append_what_is_there(fd, text)) return;
+    close(fd);
+    fd = -1;
+  };
+  read_from(streams[0], out_, so_far_.out);
+  read_from(streams[1], err_, so_far_.err);
+  return true;
+}
+
+bool Process::await(const std::function<bool(const Finished& so_far)>& is_enough) {
+  while (!is_enough(so_far_)) {
+    if (!read_more()) return false;
+  }
+  return true;
+}
+
+Finished Process::wait() {
+  while (read_more()) {
   }
   int status = 0;
   waitpid(pid_, &status, 0);
   pid_ = -1;
-  result.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
-  return result;
+  so_far_.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+  return so_far_;
+}
+
+// Nothing is timed in the first round, and the second one is over when the third is shown.
+bool await_first_times(Process& process) {
+  return process.await([](const Finished& so_far) {
+    const auto last = so_far.err.rfind("round ");
+    return last != std::string::npos && std::atoi(so_far.err.c_str() + last + 6) > 2;
+  });
 }
 
 void expect_refusal(const Arguments& arguments, const std::string& text) {

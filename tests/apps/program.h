@@ -6,6 +6,7 @@
 #include <sys/types.h>
 
 #include <filesystem>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -25,22 +26,37 @@ struct Finished {
 // Calls run_command_line().
 Finished run_here(const Arguments& arguments);
 
+// What of a process goes to a terminal, of 80 columns, and not into a pipe.
+enum class Terminal {
+  kOfNothing,
+  kOfErrors,
+  kOfAll,  // stdout and stderr are one stream, which is read as `out`
+};
+
 // A started `reprise`. The destructor kills what still runs.
 class Process {
  public:
-  // With a terminal, stdout and stderr both go to it and are read as `out`; it has 80 columns.
-  explicit Process(const Arguments& arguments, bool terminal = false);
+  explicit Process(const Arguments& arguments, Terminal terminal = Terminal::kOfNothing);
   ~Process();
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;
 
   void send(int signal) const;
+  // Reads until `is_enough` of what was written so far; false if the process ended before.
+  bool await(const std::function<bool(const Finished& so_far)>& is_enough);
   Finished wait();
 
  private:
+  bool read_more();
+
   pid_t pid_ = -1;
   int out_ = -1, err_ = -1;
+  Finished so_far_;
 };
+
+// Until a comparison has timed every strategy once: its stderr is a terminal. False if it ended
+// before.
+bool await_first_times(Process& process);
 
 // Expects that a command line is refused: exit code 2, nothing printed, and one line of error that
 // names the command and has `text` in it.

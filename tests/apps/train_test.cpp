@@ -227,7 +227,7 @@ TEST(Train, ShowsALiveLineOnATerminalAlone) {
   const Finished quiet = Process(tiny_run("train", "--steps 3")).wait();
   EXPECT_EQ(quiet.err, "");
   EXPECT_THAT(quiet.out, AllOf(HasSubstr("model"), HasSubstr("ms/step"), Not(HasSubstr("\r"))));
-  const Finished live = Process(tiny_run("train", "--steps 3"), /*terminal=*/true).wait();
+  const Finished live = Process(tiny_run("train", "--steps 3"), Terminal::kOfAll).wait();
   EXPECT_EQ(live.exit_code, 0);
   EXPECT_THAT(live.out, AllOf(HasSubstr("\rstep 1/3   loss "), HasSubstr("\r\x1b[K")));
 }
