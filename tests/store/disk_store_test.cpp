@@ -1,4 +1,6 @@
 // What is special about a disk store: what it frees and when, its bounds, its order, its file.
+#include <stdlib.h>
+
 #include <condition_variable>
 #include <filesystem>
 #include <mutex>
@@ -23,7 +25,15 @@ class Gate {
   void close() { set(false); }
   void pass() {
     std::unique_lock lock(mutex_);
+    ++waiting_;
+    changed_.notify_all();
     changed_.wait(lock, [&] { return open_; });
+    --waiting_;
+  }
+  // Until an operation waits at it.
+  void await_operation() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return waiting_ > 0; });
   }
 
  private:
@@ -35,6 +45,7 @@ class Gate {
   std::mutex mutex_;
   std::condition_variable changed_;
   bool open_ = true;
+  int waiting_ = 0;
 };
 
 class DiskStoreTest : public ::testing::Test {
@@ -232,9 +243,12 @@ TEST_F(DiskStoreTest, AFailureOfSomethingDroppedMeanwhileIsNotTold) {
   writes_.close();
   faults_.arm(0);
   auto parked = store->park(value(1));
+  // Or nothing would be written, and the fault be left for the next one.
+  writes_.await_operation();
   parked.reset();
   writes_.open();
   store->flush();
+  EXPECT_EQ(faults_.struck(), 1);
   EXPECT_TRUE(same_bits(store->park(value(2))->load(), value(2)));
 }
 
@@ -263,9 +277,9 @@ TEST_F(DiskStoreTest, OperationsThatMoveOnlyAPartAreContinued) {
 }
 
 TEST_F(DiskStoreTest, LeavesNoFileInTheFolder) {
-  const fs::path folder = fs::path(scratch()) / "reprise_disk_store_test";
-  fs::create_directory(folder);
-  options_.folder = folder.string();
+  std::string folder = (fs::path(scratch()) / "reprise-XXXXXX").string();
+  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  options_.folder = folder;
   {
     const auto store = disk_store(options_);
     const auto parked = store->park(value(1));

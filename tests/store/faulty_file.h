@@ -25,14 +25,13 @@ class Faults {
   // Whether this operation goes wrong.
   bool strikes() {
     ++operations_;
-    if (left_ < 0) return false;
-    if (left_ == 0) {
-      if (!forever_) left_ = -1;
-      ++struck_;
-      return true;
+    int left = left_;
+    while (left > 0 || (left == 0 && !forever_)) {
+      if (left_.compare_exchange_weak(left, left - 1)) break;
     }
-    --left_;
-    return false;
+    if (left != 0) return false;
+    ++struck_;
+    return true;
   }
   int operations() const { return operations_; }
   int struck() const { return struck_; }
