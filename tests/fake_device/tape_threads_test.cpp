@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include <functional>
-#include <thread>
 
 #include "tests/fake_device/tape_testing.h"
 
@@ -48,19 +47,16 @@ class DeviceBudgetThreads : public OnFakeDevice {
   }
 
   void on_all(const std::function<MemoryBudget&(int)>& budget_of) {
-    std::vector<std::thread> threads;
-    for (int thread = 0; thread < kThreads; ++thread) {
-      threads.emplace_back([this, thread, &budget = budget_of(thread)] {
-        for (int i = 0; i < kSteps; ++i) {
-          auto step = budget.step();
-          const Tensors mine = gradients(thread);
-          step.finish();
-          EXPECT_TRUE(same_bits(mine, plain_[static_cast<std::size_t>(thread)]))
-              << "thread " << thread << ", step " << i;
-        }
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
+    testing::on_threads(kThreads, [&](int thread) {
+      MemoryBudget& budget = budget_of(thread);
+      for (int i = 0; i < kSteps; ++i) {
+        auto step = budget.step();
+        const Tensors mine = gradients(thread);
+        step.finish();
+        EXPECT_TRUE(same_bits(mine, plain_[static_cast<std::size_t>(thread)]))
+            << "thread " << thread << ", step " << i;
+      }
+    });
   }
 
   std::vector<at::Tensor> leaves_;

@@ -15,7 +15,7 @@
 #include "plan/hindsight.h"
 #include "plan/step_record.h"
 #include "plan/step_script.h"
-#include "tests/refusal.h"
+#include "tests/plan/testing.h"
 
 namespace reprise::plan {
 namespace {
@@ -233,8 +233,8 @@ TEST(LearnedPlan, ThatWasChangedIsRefused) {
 }
 
 TEST(LearnedPlan, FilesTakeTheirPlaceAsAWhole) {
-  const std::filesystem::path file =
-      std::filesystem::path(::testing::TempDir()) / "reprise_learned_plan_test.json";
+  const TemporaryFolder folder;
+  const std::filesystem::path file = folder / "plan.json";
   const LearnedPlan plan = example();
   plan.write(file);
   EXPECT_EQ(*LearnedPlan::read(file).script(), *plan.script());

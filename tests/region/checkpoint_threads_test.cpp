@@ -7,7 +7,6 @@
 #include <reprise/saved_tensor_hooks.h>
 
 #include <atomic>
-#include <functional>
 #include <thread>
 
 namespace reprise {
@@ -16,19 +15,6 @@ namespace {
 using namespace reprise::testing;
 
 constexpr int kIterations = 200;
-
-// Runs `f(index)` on each of `count` threads, all released at the same moment.
-void on_threads(int count, const std::function<void(int)>& f) {
-  std::atomic<int> waiting{0};
-  std::vector<std::thread> threads;
-  for (int i = 0; i < count; ++i) {
-    threads.emplace_back([&, i] {
-      for (++waiting; waiting < count;) std::this_thread::yield();
-      f(i);
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-}
 
 at::Tensor dropout_block(const at::Tensor& x, const at::Tensor& w) {
   return torch::dropout(torch::dropout(x * w, 0.5, true).exp().sin(), 0.25, true);

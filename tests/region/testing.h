@@ -1,5 +1,5 @@
-// What the tests of regions share: gradients compared bit by bit, errors with their texts, and the
-// means to see that a graph, a tensor or a byte is really gone.
+// What the tests of regions share: gradients compared bit by bit, errors with their texts, threads
+// that begin together, and the means to see that a graph, a tensor or a byte is really gone.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -7,11 +7,15 @@
 #include <reprise/memory.h>
 #include <torch/torch.h>
 
+#include <atomic>
 #include <cstdint>
 #include <cstring>
+#include <exception>
+#include <functional>
 #include <memory>
 #include <ostream>
 #include <string>
+#include <thread>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -143,6 +147,28 @@ auto counted(int& runs, F f) {
     ++runs;
     return f(args...);
   };
+}
+
+// Runs `f(index)` on each of `count` threads, all released at the same moment. What they throw, the
+// first thread's error, is thrown here once all have ended.
+inline void on_threads(int count, const std::function<void(int)>& f) {
+  std::atomic<int> waiting{0};
+  std::vector<std::thread> threads;
+  std::vector<std::exception_ptr> errors(count);
+  for (int i = 0; i < count; ++i) {
+    threads.emplace_back([&, i] {
+      for (++waiting; waiting < count;) std::this_thread::yield();
+      try {
+        f(i);
+      } catch (...) {
+        errors[i] = std::current_exception();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const std::exception_ptr& error : errors) {
+    if (error != nullptr) std::rethrow_exception(error);
+  }
 }
 
 // Weak references to every node of an autograd graph, to see whether the graph has died. Nodes are

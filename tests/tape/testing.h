@@ -5,12 +5,6 @@
 #include <reprise/memory.h>
 #include <reprise/memory_budget.h>
 
-#include <atomic>
-#include <exception>
-#include <functional>
-#include <thread>
-#include <vector>
-
 #include "tests/region/testing.h"
 
 namespace reprise::testing {
@@ -73,28 +67,6 @@ Bytes limit_at(double share, const F& run) {
   run();
   return live_bytes() + Bytes(static_cast<std::int64_t>(
                             share * static_cast<double>(scope.peak_above_start().count)));
-}
-
-// Runs `f(index)` on each of `count` threads, all released at the same moment. What they throw, the
-// first thread's error, is thrown here once all have ended.
-inline void on_threads(int count, const std::function<void(int)>& f) {
-  std::atomic<int> waiting{0};
-  std::vector<std::thread> threads;
-  std::vector<std::exception_ptr> errors(count);
-  for (int i = 0; i < count; ++i) {
-    threads.emplace_back([&, i] {
-      for (++waiting; waiting < count;) std::this_thread::yield();
-      try {
-        f(i);
-      } catch (...) {
-        errors[i] = std::current_exception();
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  for (const std::exception_ptr& error : errors) {
-    if (error != nullptr) std::rethrow_exception(error);
-  }
 }
 
 }  // namespace reprise::testing
