@@ -92,20 +92,11 @@ void print_budgets(const Estimated& all) {
   if (all.least.is_cut || all.least.online_is_unknown ||
       (all.asked && all.asked->online_is_unknown)) {
     print_result(fmt::format("byte budgets: the searches ended after {} s each, without the rest\n",
-                             kBudgetSearchSeconds));
+                             BudgetSearch{}.trials.count()));
   }
   print_result(
       "peak: parameters, gradients and optimizer state included; activations: kept by forward for "
       "backward\n");
-}
-
-nlohmann::json json_of_budget(const BudgetCost& cost) {
-  nlohmann::json row = {{"budget_bytes", cost.budget.count}, {"fits", bool(cost.slowdown())}};
-  if (cost.is_cut) row["search_was_cut"] = true;
-  if (cost.online_is_unknown) row["online_is_unknown"] = true;
-  if (cost.planned) row["planned_slowdown"] = *cost.planned;
-  if (cost.online) row["online_slowdown"] = *cost.online;
-  return row;
 }
 
 nlohmann::json json_of_estimate(const Estimate& each) {
@@ -145,8 +136,8 @@ void print_estimate_json(const EstimateCommandOptions& options, const EstimatedM
                            {"parameters", all.plain.parameter_count},
                            {"plain", json_of_estimate(all.plain)},
                            {"strategies", rows},
-                           {"least_budget", json_of_budget(all.least)}};
-  if (all.asked) result["budget"] = json_of_budget(*all.asked);
+                           {"least_budget", json_of(all.least)}};
+  if (all.asked) result["budget"] = json_of(*all.asked);
   print_result(result.dump(2) + "\n");
 }
 

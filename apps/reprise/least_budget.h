@@ -4,12 +4,18 @@
 #include <reprise/simulate.h>
 #include <reprise/step_plan.h>
 
+#include <chrono>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 
 namespace reprise::app {
 
-// For a plan's search, and for that of the least budget.
-inline constexpr double kBudgetSearchSeconds = 1;
+// How long the searches may take, each above zero.
+struct BudgetSearch {
+  using Time = std::chrono::duration<double>;
+  Time trials{1};  // of budgets as the step runs: all in search of the least, or that of one
+  Time plan{1};    // with hindsight, for one budget; it takes all of it
+};
 // A step that takes longer than so many plain ones is of no use to anybody.
 inline constexpr double kSlowestStep = 2;
 
@@ -28,11 +34,13 @@ struct BudgetCost {
   }
 };
 
-BudgetCost cost_of_budget(const StepTrace& trace, Bytes budget);
+BudgetCost cost_of_budget(const StepTrace& trace, Bytes budget, const BudgetSearch& search = {});
 
 // Found by bisection among budgets that decisions made as the step runs can hold, to a hundredth of
 // what lies between the step's floor and its plain peak, or as far as the time lets it: simulating
 // a step takes a time that grows with the square of its operators.
-BudgetCost least_budget(const StepTrace& trace);
+BudgetCost least_budget(const StepTrace& trace, const BudgetSearch& search = {});
+
+nlohmann::json json_of(const BudgetCost& cost);
 
 }  // namespace reprise::app

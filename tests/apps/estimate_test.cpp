@@ -5,10 +5,13 @@
 #include <algorithm>
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 
 #include "apps/reprise/advice.h"
 #include "apps/reprise/estimate_options.h"
+#include "apps/reprise/estimated_model.h"
+#include "apps/reprise/least_budget.h"
 #include "tests/apps/program.h"
 
 namespace reprise::app {
@@ -323,11 +326,34 @@ TEST(AdviseCommand, LooksForASmallerBatchAndMoreShardsTogether) {
   EXPECT_NE(found.at("way"), "");
 }
 
-// The searches end, and say so.
-TEST(EstimateCommand, EndsInTimeOnDeepModels) {
-  const json result = result_of(
-      "estimate --strategy none --layers 600 --width 64 --heads 4 --context 32 --batch 2");
-  EXPECT_EQ(result.at("least_budget").value("search_was_cut", false), true) << result.dump(2);
+// Of deep models it would take hours. The limit is of this test's own, so that no machine's speed
+// decides.
+TEST(LeastBudget, SearchesNoLongerThanItMayAndSaysSo) {
+  EstimateCommandOptions options;
+  options.gpt.layers = 12;
+  options.gpt.width = 64;
+  options.gpt.heads = 4;
+  options.gpt.context = 32;
+  options.batch = 2;
+  options.strategies = {"none"};
+  check(options);
+  const StepTrace trace = EstimatedModel(options).estimate("none").trace;
+  const BudgetSearch::Time little(1e-9), much(3600);
+  const BudgetCost cut = least_budget(trace, {.trials = little, .plan = little});
+  EXPECT_TRUE(cut.is_cut);
+  EXPECT_TRUE(cut.online_is_unknown);
+  EXPECT_EQ(cut.online, std::nullopt);
+  EXPECT_EQ(cut.budget, trace.plain_peak());
+  EXPECT_EQ(json_of(cut).value("search_was_cut", false), true);
+  EXPECT_EQ(json_of(cut).value("online_is_unknown", false), true);
+  const BudgetCost whole = least_budget(trace, {.trials = much, .plan = little});
+  EXPECT_FALSE(whole.is_cut);
+  EXPECT_TRUE(whole.online);
+  EXPECT_LT(whole.budget, trace.plain_peak());
+  EXPECT_FALSE(json_of(whole).contains("search_was_cut"));
+  // What the commands allow: a user waits.
+  EXPECT_LE(BudgetSearch{}.trials, BudgetSearch::Time(1));
+  EXPECT_LE(BudgetSearch{}.plan, BudgetSearch::Time(1));
 }
 
 TEST(AdviseCommand, GivesWordsAndFigures) {
