@@ -59,7 +59,7 @@ function(reprise_add_tests folder)
     endif()
     reprise_add_shards(${program} ${folder} "")
     # The operator interceptor has two variants; what stands on it is tested with both.
-    if(folder MATCHES "^(libtorch|selective)$")
+    if(folder MATCHES "^(libtorch|selective|estimate)$")
       reprise_add_shards(${program} ${folder}.generic REPRISE_INTERCEPTOR=generic)
     endif()
   endif()

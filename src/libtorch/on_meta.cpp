@@ -11,6 +11,7 @@
 #include <optional>
 #include <string>
 
+#include "libtorch/argument_holders.h"
 #include "libtorch/graph_reach.h"
 #include "libtorch/meta_errors.h"
 #include "libtorch/operator_facts.h"
@@ -165,15 +166,13 @@ bool OnMeta::put_arguments_on_meta(OperatorCall& call, std::vector<c10::IValue>&
 
 // On real devices the engine lets go of neither: it adds to the first, if nobody else holds that.
 bool OnMeta::adds_in_place(const OperatorCall& call) const {
-  // Held by the engine, and here on the stack.
-  constexpr std::size_t kHolders = 2;
   if (call.schema().name() != "aten::add" || !sums_gradients()) return false;
   if (c10::GradMode::is_enabled() || !call.arguments()[1].isTensor()) return false;
   const at::Tensor& sum = call.arguments()[0].toTensor();
   const at::Tensor& other = call.arguments()[1].toTensor();
   return sum.is_meta() && other.is_meta() && sum.has_storage() && other.has_storage() &&
          !sum._is_zerotensor() && sum.is_non_overlapping_and_dense() &&
-         sum.use_count() == kHolders && sum.storage().use_count() == 1 &&
+         sum.use_count() == holders_of_an_argument() && sum.storage().use_count() == 1 &&
          sum.sizes() == other.sizes() && sum.dtype() == other.dtype();
 }
 

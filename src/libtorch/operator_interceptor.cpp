@@ -65,8 +65,12 @@ void at_fake(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
 
 constexpr DispatchKey kAbove = DispatchKey::TESTING_ONLY_GenericMode;
 constexpr DispatchKey kBelow = DispatchKey::CustomRNGKeyId;
+// Backends whose kernels come before that key.
+constexpr DispatchKeySet kBackendsBefore({DispatchKey::MkldnnCPU, DispatchKey::Sparse,
+                                          DispatchKey::SparseCsr, DispatchKey::NestedTensor});
 
 void at_custom_rng(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+  const c10::impl::ExcludeDispatchKeyGuard off(kAbove);
   handle(op, keys & below(kBelow), *stack);
 }
 
@@ -97,11 +101,17 @@ void at_generic_mode(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* 
   if (facts.composite || (facts.casts && next.has_any(c10::autocast_dispatch_keyset))) {
     return op.redispatchBoxed(next, stack);
   }
-  const c10::impl::ExcludeDispatchKeyGuard off(kAbove);
+  std::optional<c10::impl::ExcludeDispatchKeyGuard> off;
   // Choosing the backend starts from the arguments' keys and would lose the added one. Operators
   // that do it (factory functions) have nothing to do with autograd.
-  if (facts.chooses_backend) return handle(op, next, *stack);
+  if (facts.chooses_backend) {
+    off.emplace(kAbove);
+    return handle(op, next, *stack);
+  }
   if (!op.hasKernelForDispatchKey(kBelow)) kernels_below_autograd().add(op);
+  // What autograd's own kernel calls (the copy of what an operator in place is about to change) is
+  // seen as well; what is called by kernels that come before the added key is not.
+  if (next.has_any(kBackendsBefore)) off.emplace(kAbove);
   op.redispatchBoxed(next.add(kBelow), stack);
 }
 

@@ -53,6 +53,37 @@ TEST(OperatorInterceptor, SeesInPlaceOperatorsAndReadsOfValues) {
               ElementsAre("mul_.Scalar", "sum", "_local_scalar_dense"));
 }
 
+// Autograd saves what an operator is about to overwrite as a copy of its own.
+TEST(OperatorInterceptor, SeesWhatAutogradsOwnKernelsCall) {
+  const at::Tensor x = leaf({3}), y = leaf({3});
+  const auto multiply = [&] { x.exp().mul_(y); };
+  EXPECT_THAT(operators_of(multiply), ElementsAre("exp", "clone", "mul_.Tensor"));
+  OperatorInterceptorScope outer(intercept_by([](OperatorCall&) {}));
+  EXPECT_THAT(operators_of(multiply), ElementsAre("exp", "clone", "mul_.Tensor"));
+}
+
+at::Tensor sine_of_sine(const at::Tensor& x) { return x.sin().sin(); }
+
+// With a kernel of its own for autograd, an operator is what that calls.
+TEST(OperatorInterceptor, SeesWhatAnAutogradKernelOfSomebodyElseCalls) {
+  torch::Library library(torch::Library::FRAGMENT, "reprise_own", std::nullopt, __FILE__, __LINE__);
+  library.def("sine_of_sine(Tensor x) -> Tensor");
+  torch::Library kernels(torch::Library::IMPL, "reprise_own", c10::DispatchKey::AutogradCPU,
+                         __FILE__, __LINE__);
+  kernels.impl("sine_of_sine", &sine_of_sine);
+  const auto op = c10::Dispatcher::singleton()
+                      .findSchemaOrThrow("reprise_own::sine_of_sine", "")
+                      .typed<at::Tensor(const at::Tensor&)>();
+  const at::Tensor x = leaf({2});
+  EXPECT_THAT(operators_of([&] { op.call(x); }), ElementsAre("sin", "sin"));
+}
+
+// Sparse kernels are whole where they are seen, and what they call is theirs in both variants.
+TEST(OperatorInterceptor, CallsOfSparseKernelsArePartOfTheirOperator) {
+  const at::Tensor sparse = at::eye(3).to_sparse(), x = at::ones({3, 3});
+  for (const std::string& name : operators_of([&] { at::mm(sparse, x); })) EXPECT_EQ(name, "mm");
+}
+
 TEST(OperatorInterceptor, SeesThePartsThatAutocastCalls) {
   const at::Tensor x = leaf({3, 4}), w = leaf({5, 4});
   const auto names = operators_of([&] {

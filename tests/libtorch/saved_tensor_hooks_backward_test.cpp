@@ -13,7 +13,7 @@ using namespace reprise::testing;
 using torch::autograd::AutogradContext;
 using torch::autograd::Function;
 
-at::Tensor network(const at::Tensor& x, const at::Tensor& w) {
+at::Tensor smooth_network(const at::Tensor& x, const at::Tensor& w) {
   return (x * w).exp().sin().matmul(w.t()).softmax(1);
 }
 
@@ -27,7 +27,7 @@ class HooksInBackward : public ::testing::Test {
 
 TEST_F(HooksInBackward, RetainedGraphsUnpackAgainAndGiveTheSameGradient) {
   const SavedTensorHooks scope(identity(counts_));
-  const at::Tensor y = network(x_, w_).sum();
+  const at::Tensor y = smooth_network(x_, w_).sum();
   const int packs = counts_.packs;
   y.backward({}, /*retain_graph=*/true);
   const int unpacks = counts_.unpacks;
@@ -44,7 +44,7 @@ struct TwoOrders {
 };
 TwoOrders two_orders(const at::Tensor& x, const at::Tensor& w) {
   TwoOrders orders;
-  orders.first = torch::autograd::grad({network(x, w).pow(2).sum()}, {x, w}, {}, true, true);
+  orders.first = torch::autograd::grad({smooth_network(x, w).pow(2).sum()}, {x, w}, {}, true, true);
   orders.second =
       torch::autograd::grad({orders.first[0].pow(2).sum() + orders.first[1].sin().sum()}, {x, w});
   return orders;
@@ -53,7 +53,7 @@ TwoOrders two_orders(const at::Tensor& x, const at::Tensor& w) {
 TEST_F(HooksInBackward, DoubleBackwardInsideAScopePacksWhatTheFirstBackwardSaves) {
   const TwoOrders expected = two_orders(x_, w_);
   const SavedTensorHooks scope(identity(counts_));
-  const at::Tensor y = network(x_, w_).pow(2).sum();
+  const at::Tensor y = smooth_network(x_, w_).pow(2).sum();
   const int packs_in_forward = counts_.packs;
   const Tensors first = torch::autograd::grad({y}, {x_, w_}, {}, true, true);
   EXPECT_GT(counts_.packs, packs_in_forward);
@@ -68,7 +68,7 @@ TEST_F(HooksInBackward, DoubleBackwardOutsideOfTheScopeOfForward) {
   at::Tensor y;
   {
     const SavedTensorHooks scope(copying(counts_));
-    y = network(x_, w_).pow(2).sum();
+    y = smooth_network(x_, w_).pow(2).sum();
   }
   const int packs = counts_.packs;
   const Tensors first = torch::autograd::grad({y}, {x_, w_}, {}, true, true);
@@ -210,7 +210,7 @@ TEST_F(HooksInBackward, AnErrorOnAThreadOfThePoolReachesTheCallerAndTheNextCallW
 
 TEST_F(HooksInBackward, ThreadsWithScopesOfTheirOwnDoNotMeet) {
   constexpr int kThreads = 4, kSteps = 25;
-  const Tensors expected = gradients_of([&] { return network(x_, w_); }, {x_, w_});
+  const Tensors expected = gradients_of([&] { return smooth_network(x_, w_); }, {x_, w_});
   std::vector<HookCounts> counts(kThreads);
   std::vector<std::thread> threads;
   std::atomic<int> wrong = 0;
@@ -218,7 +218,7 @@ TEST_F(HooksInBackward, ThreadsWithScopesOfTheirOwnDoNotMeet) {
     threads.emplace_back([&, i] {
       for (int step = 0; step < kSteps; ++step) {
         const SavedTensorHooks scope(i % 2 == 0 ? identity(counts[i]) : copying(counts[i]));
-        const Tensors actual = torch::autograd::grad({network(x_, w_).sum()}, {x_, w_});
+        const Tensors actual = torch::autograd::grad({smooth_network(x_, w_).sum()}, {x_, w_});
         if (!same_bits(actual, expected)) ++wrong;
       }
     });
@@ -233,11 +233,11 @@ TEST_F(HooksInBackward, ThreadsWithScopesOfTheirOwnDoNotMeet) {
 }
 
 TEST_F(HooksInBackward, SeveralThreadsMayReadOneRetainedGraph) {
-  const Tensors expected = gradients_of([&] { return network(x_, w_); }, {x_, w_});
+  const Tensors expected = gradients_of([&] { return smooth_network(x_, w_); }, {x_, w_});
   at::Tensor y;
   {
     const SavedTensorHooks scope(copying(counts_));
-    y = network(x_, w_).sum();
+    y = smooth_network(x_, w_).sum();
   }
   std::vector<std::thread> threads;
   std::atomic<int> wrong = 0;
