@@ -12,9 +12,9 @@
 // (in-place activations, views), or that write to it, become one stage with the layer before: they
 // cannot be told apart in memory, nor the one run again without the other.
 //
-// The model is left as it was: gradients, buffers (running statistics) and random generators.
-// Layers that keep other state, or are not deterministic in their memory, are measured as they
-// come.
+// The model is left as it was: gradients, buffers (running statistics), random generators; hooks on
+// its parameters are not called. Layers that keep other state, or are not deterministic in their
+// memory, are measured as they come.
 //
 // Errors: UsageError if there is no layer, repetitions is below 1, or a layer writes to the sample;
 // what a layer throws passes through. The meter counts all threads: while one profiles, others

@@ -77,13 +77,14 @@ class Reading {
 // What backward of one layer alone starts from and ends at.
 struct Ends {
   at::Tensor result;
-  std::vector<at::Tensor>
-      leaves;  // parameters, and the input as the last one, if it has a gradient
+  std::uint64_t since = 0;  // the place in the graph where the layer began
+  std::vector<at::Tensor> parameters;
+  std::vector<at::Tensor> reached;  // the parameters' gates, and the input, if it has a gradient
   bool has_input = false;
 };
 
 std::vector<at::Tensor> gradients(const Ends& ends, const at::Tensor& gradient) {
-  return torch::autograd::grad({ends.result}, ends.leaves, {gradient}, /*retain_graph=*/true,
+  return torch::autograd::grad({ends.result}, ends.reached, {gradient}, /*retain_graph=*/true,
                                /*create_graph=*/false, /*allow_unused=*/true);
 }
 
@@ -123,24 +124,29 @@ void probe(Reading& reading, const Ends& ends, const at::Tensor& gradient) {
     return;
   }
   const ParkedLog::Sums sums = reading.sums();
-  std::vector<at::Tensor> leaves = ends.leaves;
-  leaves.resize(count);
   reading.settings().report({.noise = sums.noise,
                              .spread = sums.spread,
                              .values = static_cast<double>(sums.values),
                              .input_error = ends.has_input ? input.error / input.all : 0,
                              .parameter_error = parameters.error,
-                             .parameters = std::move(leaves)});
+                             .parameters = ends.parameters});
+}
+
+void report_failure(const Reading& reading) {
+  ProbeFindings failed;
+  failed.has_failed = true;
+  reading.settings().report(failed);
 }
 
 void try_to_probe(Reading& reading, const Ends& ends, const at::Tensor& gradient) {
+  const at::Tensor begin = ends.has_input ? ends.reached.back() : at::Tensor();
+  // What a hook does would be done three times over.
+  if (libtorch::has_hooks_between(ends.since, begin, ends.result)) return report_failure(reading);
   try {
     probe(reading, ends, gradient);
   } catch (const std::exception&) {
     // Reentrant regions inside, for instance, refuse it. The step itself can do without.
-    ProbeFindings failed;
-    failed.has_failed = true;
-    reading.settings().report(failed);
+    report_failure(reading);
   }
 }
 
@@ -163,12 +169,17 @@ at::Tensor run_probed(const TensorFunction& layer, const at::Tensor& input,
     result = layer(begin);
   }
   if (!result.requires_grad()) return result;
-  Ends found{.result = result,
-             .leaves = libtorch::leaves_since(since, begin, result),
-             .has_input = has_input};
-  reading->leave_out(found.leaves);
-  if (has_input) found.leaves.push_back(begin);
-  if (found.leaves.empty()) return result;
+  Ends found;
+  found.result = result;
+  found.since = since;
+  found.has_input = has_input;
+  for (auto& [leaf, gate] : libtorch::gate_leaves(since, begin, result)) {
+    found.parameters.push_back(leaf);
+    found.reached.push_back(gate);
+  }
+  reading->leave_out(found.parameters);
+  if (has_input) found.reached.push_back(begin);
+  if (found.reached.empty()) return result;
   *ends = std::move(found);
   at::Tensor end = at::alias(result);
   const auto mutex = std::make_shared<std::mutex>();

@@ -15,6 +15,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 namespace reprise::libtorch {
@@ -47,6 +48,15 @@ c10::weak_intrusive_ptr<T> weak_pointer(const c10::intrusive_ptr<T>& pointer) {
   return c10::weak_intrusive_ptr<T>(pointer);
 }
 using WeakNodePointer = decltype(weak_pointer(std::declval<NodePointer>()));
+// A new node of ours.
+template <class OurNode, class Pointer = NodePointer>
+Pointer make_node() {
+  if constexpr (std::is_same_v<Pointer, std::shared_ptr<torch::autograd::Node>>) {
+    return Pointer(new OurNode);
+  } else {
+    return Pointer(c10::make_intrusive<OurNode>());
+  }
+}
 
 // A weak reference to an autograd node, for error texts.
 class WeakNode {

@@ -71,7 +71,7 @@ bool passes_undefined(const Node& node) {
   const std::string type = c10::demangle(typeid(node).name());
   return type.starts_with("torch::autograd::generated::") ||
          type == "torch::autograd::CopySlices" || type == "torch::autograd::CopyBackwards" ||
-         type == "reprise::libtorch::ZeroGradientNode";
+         type == "reprise::libtorch::ZeroGradientNode" || type == "reprise::libtorch::LeafGate";
 }
 
 bool has_hooks(Node& node) {
@@ -187,15 +187,6 @@ bool stands_alone(const at::Tensor& result, std::uint64_t since, at::TensorList 
          std::count_if(results.begin(), results.end(), same) == 1;
 }
 
-template <class Pointer>
-Pointer make_node() {
-  if constexpr (std::is_same_v<Pointer, std::shared_ptr<Node>>) {
-    return Pointer(new ZeroGradientNode);
-  } else {
-    return Pointer(c10::make_intrusive<ZeroGradientNode>());
-  }
-}
-
 }  // namespace
 
 std::shared_ptr<PassedByZeros> pass_zero_gradients(std::uint64_t since, at::TensorList arguments,
@@ -207,7 +198,7 @@ std::shared_ptr<PassedByZeros> pass_zero_gradients(std::uint64_t since, at::Tens
   const Stretch stretch = stretch_behind(results, since);
   if (!stretch.is_passable) return nullptr;
 
-  const NodePointer pointer = make_node<NodePointer>();
+  const NodePointer pointer = make_node<ZeroGradientNode>();
   auto& node = static_cast<ZeroGradientNode&>(*pointer);
   node.results = results.size();
   node.inner = stretch.inner;

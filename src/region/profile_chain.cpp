@@ -14,7 +14,9 @@
 
 #include "core/clock.h"
 #include "core/statistics.h"
+#include "libtorch/graph_reach.h"
 #include "libtorch/state_apart.h"
+#include "libtorch/zero_gradients.h"
 #include "region/layers_case.h"
 
 namespace reprise {
@@ -185,6 +187,7 @@ class Profiler {
     note_what_is_saved(stage, group, input);
     const PeakScope peak(device_);
     const Bytes before = live_bytes(device_);
+    const std::uint64_t since = libtorch::place_in_graph();
     Stopwatch watch;
     at::Tensor output = call(group, input);
     wait();
@@ -194,7 +197,7 @@ class Profiler {
         stage.saves_output ? std::max(made, stage.output) : std::max(made - stage.output, Bytes(0));
     stage.keep_temporaries = std::max(peak.peak_above_start() - made, Bytes(0));
     before_requires_grad_ = output.requires_grad();
-    if (before_requires_grad_) backward(measured, group, input, std::move(output));
+    if (before_requires_grad_) backward(measured, group, since, input, std::move(output));
     return measured;
   }
 
@@ -221,11 +224,24 @@ class Profiler {
     output_ = output.detach();
   }
 
+  // What has the parameters' gradients before any hook on these is called: a program counts its own
+  // backward calls by them.
+  static std::vector<at::Tensor> before_hooks(std::vector<at::Tensor> parameters,
+                                              std::uint64_t since, const at::Tensor& input,
+                                              const at::Tensor& output) {
+    for (const auto& [leaf, gate] : libtorch::gate_leaves(since, input, output)) {
+      for (at::Tensor& parameter : parameters) {
+        if (parameter.is_same(leaf)) parameter = gate;
+      }
+    }
+    return parameters;
+  }
+
   // As in a step: the gradient is made within backward and nobody else holds it, nor the output.
-  void backward(Measured& measured, const Group& group, const at::Tensor& input,
-                at::Tensor output) {
+  void backward(Measured& measured, const Group& group, std::uint64_t since,
+                const at::Tensor& input, at::Tensor output) {
     ChainStage& stage = measured.stage;
-    std::vector<at::Tensor> wanted = parameters_;
+    std::vector<at::Tensor> wanted = before_hooks(parameters_, since, input, output);
     if (input.requires_grad()) wanted.push_back(input);
     if (wanted.empty()) return;
     std::vector<std::int64_t> strides = group.gradient_strides;
