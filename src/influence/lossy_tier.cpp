@@ -128,9 +128,12 @@ class LossyTier::Runner final : public KeptRunner {
   void note(std::size_t layer, const ParkedLog::Sums& sums) {
     // A run for a region around may end before its layers have.
     if (is_recomputing()) return;
-    LayerNoise& known = tier_.layers_[layer];
-    known.spread = sums.spread;
-    known.values = static_cast<double>(sums.values);
+    // A step that saves nothing (frozen, or skipped) says nothing of the next.
+    if (sums.values > 0) {
+      LayerNoise& known = tier_.layers_[layer];
+      known.spread = sums.spread;
+      known.values = static_cast<double>(sums.values);
+    }
     noise_[layer] = sums.noise;
     before_ = before_ + sums.before;
     after_ = after_ + sums.after;
