@@ -123,8 +123,9 @@ enum class PgacRanking : std::uint8_t {
 //   the tier: the kept layer of least rank is run again. The first step is as without it, too; and
 //   routes are not changed within a step.
 // - A probed layer is kept as it is in its step, and holds its gradients three times over in its
-//   backward; where that would pass the budget it is not probed. Hooks that the program has put on
-//   parameters are called in probes as well. Steps with create_graph are not probed.
+//   backward; where that would pass the budget it is not probed. Hooks on parameters are called
+//   once, as without a probe; a layer with hooks on tensors inside, or that retain gradients there,
+//   is not probed. Nor are steps with create_graph.
 struct LossyOptions {
   // The most relative error of the step's gradients, |g' - g| / |g|, as estimated; above 0.
   double gradient_error = 1e-2;
@@ -256,10 +257,11 @@ class Pgac {
   PgacReport report() const;
 
   // What a resumed training needs to go on as if it had not ended, as JSON for its checkpoint:
-  // averages, masks, the learned schedule, counters. Not the options, which must be the same, nor
-  // measurements, which are taken anew, nor scores of a step that has not been observed (on an
-  // accelerator: nor those of the last one). restore() throws UsageError "ORIGIN:LINE: field:
-  // reason" for a text that is not such a state, or whose layers have other names than the model's.
+  // averages, masks, the learned schedule, counters. Options must be the same, but for the budget
+  // and `combine`. Measurements are taken anew; scores of a step that has not been observed (on an
+  // accelerator: nor those of the last one) are not in it. restore() throws UsageError
+  // "ORIGIN:LINE: field: reason" for a text that is not such a state, of other options, or whose
+  // layers have other names than the model's.
   std::string state() const;
   void restore(const std::string& state, const std::string& origin = "state");
 

@@ -1,9 +1,13 @@
 #include "influence/layer_runs.h"
 
 #include <ATen/ops/alias.h>
+#include <c10/core/TensorImpl.h>
 #include <reprise/checkpoint.h>
+#include <reprise/error.h>
 
+#include <cstdint>
 #include <span>
+#include <string>
 #include <utility>
 
 #include "region/layers_case.h"
@@ -67,6 +71,29 @@ class RunAgain {
   std::vector<Functions> parts_;
 };
 
+// Changes of a tensor that is not kept alive for it.
+class InputChanges {
+ public:
+  explicit InputChanges(const at::Tensor& tensor)
+      : counter_(tensor.unsafeGetTensorImpl()->version_counter()), before_(now()) {}
+  bool any() const { return now() != before_; }
+
+ private:
+  std::uint32_t now() const { return counter_.enabled() ? counter_.current_version() : 0; }
+
+  const c10::VariableVersion counter_;
+  const std::uint32_t before_;
+};
+
+// Backward would refuse it, too late for a step of a training, and in a region's words.
+[[noreturn]] void refuse_writing(const PgacLayer& layer) {
+  throw UsageError(
+      "Pgac::run: layer " + std::to_string(layer.first) + " (" + layer.name +
+      ") is run again from an input that it or the layer after it has written to, which no layer "
+      "by itself did in the first run, or in the restored state: layers in place after one that "
+      "returns its input in evaluation mode do; give each case its own Pgac");
+}
+
 }  // namespace
 
 FoundLayers run_and_find(const detail::Layers& layers, const at::Tensor& input,
@@ -112,8 +139,10 @@ at::Tensor run_masked(const detail::Layers& layers, const std::vector<PgacLayer>
     if (end > i) {
       watch_input();
       const auto again = std::span(found).subspan(i, end - i);
+      const InputChanges changes(tensor);
       tensor = checkpoint(RunAgain(layers, again, static_cast<std::int64_t>(i), meter),
                           std::move(tensor));
+      if (changes.any()) refuse_writing(found[i]);
     } else if (runner == nullptr) {
       tensor = call(functions_in(layers, found[end++]), std::move(tensor));
     } else {

@@ -40,6 +40,21 @@ void Pgac::Impl::find_layers(std::vector<PgacLayer> layers, std::int64_t model_l
   if (lossy) lossy->keep_all(found.size());
 }
 
+// A state says of layers that they are one, which is of the model that it was saved with.
+void Pgac::Impl::expect_restored(const detail::Layers& layers) const {
+  for (const PgacLayer& layer : found) {
+    std::string name;
+    for (std::int64_t i = layer.first; i < layer.first + layer.count; ++i) {
+      const std::string each = detail::short_name(layers.names[static_cast<std::size_t>(i)]);
+      name += (name.empty() ? "" : " + ") + each;
+    }
+    if (name == layer.name) continue;
+    throw UsageError("Pgac::run: layer " + std::to_string(layer.first) + " is \"" + name +
+                     "\", but in the restored state \"" + layer.name +
+                     "\"; restore a state of the same model");
+  }
+}
+
 influence::RoutedChains Pgac::Impl::measured_in_routes(
     const detail::Layers& layers, const at::Tensor& x,
     std::vector<std::shared_ptr<influence::ParkedLog>>& in_8_bits) const {
@@ -194,9 +209,11 @@ at::Tensor Pgac::Impl::run(const detail::Layers& layers, const at::Tensor& x) {
   }
   if (!found.empty() && std::ssize(layers.functions) != layers_of_model) {
     throw UsageError("Pgac::run: the model has " + std::to_string(layers.functions.size()) +
-                     " layers, but the one before had " + std::to_string(layers_of_model) +
-                     "; give each model its own Pgac");
+                     " layers, but " +
+                     (is_restored ? "that of the restored state" : "the one before") + " had " +
+                     std::to_string(layers_of_model) + "; give each model its own Pgac");
   }
+  if (std::exchange(is_restored, false)) expect_restored(layers);
   if (!at::GradMode::is_enabled()) {
     at::Tensor tensor = x;
     for (const TensorFunction& function : layers.functions) tensor = function(tensor);

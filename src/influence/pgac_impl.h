@@ -43,6 +43,7 @@ struct Pgac::Impl {
   void observe(std::int64_t step);
 
   void find_layers(std::vector<PgacLayer> layers, std::int64_t model_layers);
+  void expect_restored(const detail::Layers& layers) const;
   std::unique_ptr<Shape> measured(const detail::Layers& layers, const at::Tensor& x,
                                   detail::LayersCase of) const;
   influence::RoutedChains measured_in_routes(
@@ -70,6 +71,7 @@ struct Pgac::Impl {
   std::vector<PgacLayer> found;
   std::int64_t layers_of_model = 0;
   bool first_stays = false;
+  bool is_restored = false;  // `found` is a state's, and no model has been run yet
 
   std::vector<double> averages;
   // At the last decision: the averages, and the mask by the threshold. Decisions are counted; zero

@@ -106,12 +106,60 @@ influence::LossyTier::State read_lossy(const JsonTree& tree, std::size_t count) 
   return state;
 }
 
+// What decides how a training goes on, as texts to be compared. Not the budget, which may be that
+// of another machine, nor steps where nothing goes by them.
+nlohmann::ordered_json options_json(const PgacOptions& options) {
+  const auto text = [](const auto& value) { return nlohmann::json(value).dump(); };
+  const GammaSchedule& gamma = options.gamma;
+  constexpr const char* kSchedules[] = {"constant", "linear", "cosine", "learned"};
+  constexpr const char* kRankings[] = {"influence", "cost", "influence times cost", "random"};
+  nlohmann::ordered_json json = {
+      {"alpha", text(options.alpha)},
+      {"quantile", text(options.quantile)},
+      {"gamma", std::string(kSchedules[static_cast<int>(gamma.kind)]) + " from " +
+                    text(gamma.first) + " to " + text(gamma.last)},
+      {"start", options.start == PgacOptions::Start::kZero ? "zero" : "first score"},
+      {"literal", text(options.literal)},
+      {"ranking", kRankings[static_cast<int>(options.ranking)]},
+      {"fills_budget", text(options.fills_budget)},
+      {"hysteresis", text(options.hysteresis)},
+      {"steps_between_changes", text(options.steps_between_changes)},
+      {"stride", text(options.stride)},
+      {"seed", text(options.seed)}};
+  if (gamma.kind != GammaSchedule::Kind::kConstant) json["steps"] = text(options.steps);
+  if (!options.lossy) return json;
+  const LossyOptions& lossy = *options.lossy;
+  json["lossy.gradient_error"] = text(lossy.gradient_error);
+  json["lossy.far"] = text(lossy.far);
+  json["lossy.minimum"] = text(lossy.minimum.count);
+  json["lossy.block"] = text(lossy.block);
+  json["lossy.seed"] = text(lossy.seed);
+  json["lossy.probe_every"] = text(lossy.probe_every);
+  return json;
+}
+
+// States of before there were options in them have none.
+void expect_options(const JsonTree& tree, const PgacOptions& options) {
+  const JsonTree* const saved = tree.find("options");
+  if (saved == nullptr) return;
+  const nlohmann::ordered_json here = options_json(options);
+  for (const auto& [name, value] : here.items()) {
+    const JsonTree* const before = saved->find(name);
+    const std::string now = value.get<std::string>();
+    if (before != nullptr && before->text() == now) continue;
+    saved->refuse("has " + name + (before == nullptr ? " missing" : " as " + before->text()) +
+                  ", and this Pgac's is " + now +
+                  "; restore a state with the options that it was made with");
+  }
+}
+
 }  // namespace
 
 std::string Pgac::state() const {
   const Impl& impl = *impl_;
   nlohmann::ordered_json json = {{"format", kStateFormat},
                                  {"version", kStateVersion},
+                                 {"options", options_json(impl.options)},
                                  {"step", impl.report.step},
                                  {"decisions", impl.decision},
                                  {"since_change", impl.since_change},
@@ -201,9 +249,9 @@ void expect_layers(const JsonTree& tree, const std::vector<PgacLayer>& read,
 
 void Pgac::restore(const std::string& state, const std::string& origin) {
   const JsonTree tree = JsonTree::parse(state, origin);
-  tree.allow({"format", "version", "step", "decisions", "since_change", "is_set", "changes",
-              "not_finite", "changed", "first_writes_input", "gamma_steps", "gamma_weights",
-              "layers", "threshold", "lossy"});
+  tree.allow({"format", "version", "options", "step", "decisions", "since_change", "is_set",
+              "changes", "not_finite", "changed", "first_writes_input", "gamma_steps",
+              "gamma_weights", "layers", "threshold", "lossy"});
   plan::expect_format(tree, kStateFormat, kStateVersion);
   ReadState read;
   read_weights(tree.at("gamma_weights"), read.weights);
@@ -224,6 +272,7 @@ void Pgac::restore(const std::string& state, const std::string& origin) {
     tree.refuse(std::string("was made ") + (lossy != nullptr ? "with" : "without") +
                 " the lossy tier; restore it with the options that it was made with");
   }
+  expect_options(tree, impl_->options);
   influence::LossyTier::State lossy_state;
   if (lossy != nullptr) lossy_state = read_lossy(*lossy, read.layers.size());
 
@@ -234,6 +283,7 @@ void Pgac::restore(const std::string& state, const std::string& origin) {
     impl.layers_of_model = read.model_layers();
     impl.found = std::move(read.layers);
     impl.first_stays = first_stays;
+    impl.is_restored = !impl.found.empty();
   }
   impl.averages = std::move(read.averages);
   impl.decided = std::move(read.decided);

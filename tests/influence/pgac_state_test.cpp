@@ -49,13 +49,11 @@ TEST(PgacState, AResumedTrainingMakesTheSameMasks) {
 }
 
 TEST(PgacState, OfALearnedScheduleHoldsItsWeights) {
-  PgacOptions options{
+  const PgacOptions options{
       .gamma = GammaSchedule::learned(1.5), .steps = 20, .budget = KB(60), .seed = 1};
   Sequential model = six_layers();
   Pgac pgac(options);
   for (int step = 0; step < 10; ++step) observed_step(pgac, model, step);
-  // Other weights to begin with.
-  options.seed = 2;
   Pgac resumed(options);
   EXPECT_NE(resumed.state(), pgac.state());
   resumed.restore(pgac.state());
@@ -70,6 +68,52 @@ TEST(PgacState, BeforeTheFirstRunIsAStateToo) {
   Sequential model = six_layers();
   observed_step(restored, model, 0);
   EXPECT_EQ(restored.layers().size(), 6u);
+}
+
+TEST(PgacState, OfOtherOptionsIsRefusedWithTheDifference) {
+  Sequential model = six_layers();
+  Pgac pgac({.alpha = 0.5});
+  observed_step(pgac, model, 0);
+  const auto refusal = [&](const PgacOptions& options) {
+    Pgac other(options);
+    return refusal_of([&] { other.restore(pgac.state(), "checkpoint"); });
+  };
+  EXPECT_TRUE(contains(refusal({}), "options: has alpha as 0.5, and this Pgac's is 0.9; restore"));
+  EXPECT_TRUE(contains(refusal({.alpha = 0.5, .quantile = 0.25}),
+                       "has quantile as 0.5, and this Pgac's is 0.25"));
+  EXPECT_TRUE(
+      contains(refusal({.alpha = 0.5, .gamma = GammaSchedule::linear(1, 2), .steps = 4}),
+               "has gamma as constant from 1.0 to 1.0, and this Pgac's is linear from 1.0 to 2.0"));
+  EXPECT_TRUE(contains(refusal({.alpha = 0.5, .literal = true}), "has literal as false"));
+  EXPECT_TRUE(contains(refusal({.alpha = 0.5, .ranking = PgacRanking::kRandom}),
+                       "has ranking as influence, and this Pgac's is random"));
+  EXPECT_TRUE(contains(refusal({.alpha = 0.5, .lossy = LossyOptions{}}), "without the lossy tier"));
+  // On a machine with less memory, say.
+  Pgac bounded({.alpha = 0.5, .steps = 9, .budget = MB(100)});
+  bounded.restore(pgac.state());
+  // As states were before they had options.
+  const std::string state = pgac.state();
+  const auto begin = state.find(" \"options\""), end = state.find(" \"step\"");
+  Pgac other;
+  other.restore(state.substr(0, begin) + state.substr(end));
+}
+
+TEST(PgacState, OfAnotherModelIsRefusedByTheFirstRun) {
+  Sequential model = six_layers();
+  Pgac pgac;
+  observed_step(pgac, model, 0);
+  const auto refusal = [&](Sequential other) {
+    Pgac restored;
+    restored.restore(pgac.state());
+    return refusal_of([&] { restored.run(other, sample_of()); });
+  };
+  using torch::nn::GELU;
+  using torch::nn::Linear;
+  EXPECT_TRUE(
+      contains(refusal(Sequential(Linear(24, 24), GELU(), Linear(24, 24), GELU(), GELU(), GELU())),
+               "layer 1 is \"GELU\", but in the restored state \"BatchNorm1d\"; restore"));
+  EXPECT_TRUE(contains(refusal(Sequential(Linear(24, 24), GELU())),
+                       "the model has 2 layers, but that of the restored state had 6; give"));
 }
 
 TEST(PgacState, RefusesWhatIsNoState) {

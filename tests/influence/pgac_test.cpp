@@ -365,5 +365,21 @@ TEST(Pgac, AStepThatThrowsLeavesItUsable) {
   EXPECT_TRUE(same_bits(gradients_of([&] { return pgac.run(model, x); }, {x}), expected));
 }
 
+TEST(Pgac, ALayerThatComesToWriteToWhatItIsRunAgainFromIsNamed) {
+  using torch::nn::Linear;
+  Sequential model(Linear(24, 24), torch::nn::Dropout(0.2),
+                   torch::nn::ReLU(torch::nn::ReLUOptions(true)), Linear(24, 24), Linear(24, 24));
+  const at::Tensor sample = sample_of();
+  Pgac pgac;
+  pgac.run(model, sample);
+  pgac.set_mask({true, false, true, true});
+  pgac.run(model, sample).sum().backward();
+  model->eval();  // in which dropout returns what it was given
+  EXPECT_TRUE(contains(refusal_of([&] { pgac.run(model, sample); }),
+                       "layer 1 (Dropout + ReLU) is run again from an input that it or"));
+  pgac.set_mask({true, true, true, true});
+  pgac.run(model, sample).sum().backward();
+}
+
 }  // namespace
 }  // namespace reprise
