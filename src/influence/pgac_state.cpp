@@ -122,6 +122,7 @@ nlohmann::ordered_json options_json(const PgacOptions& options) {
       {"literal", text(options.literal)},
       {"ranking", kRankings[static_cast<int>(options.ranking)]},
       {"fills_budget", text(options.fills_budget)},
+      {"searches", text(options.searches)},
       {"hysteresis", text(options.hysteresis)},
       {"steps_between_changes", text(options.steps_between_changes)},
       {"stride", text(options.stride)},
