@@ -286,8 +286,8 @@ namespace reprise {
 
 MemoryBudget::MemoryBudget(Bytes limit, BudgetOptions options)
     : budget_(std::make_shared<tape::Budget>(limit, std::move(options))) {
-  // What autograd's own kernels call (the copy that an operator in place makes of what it changes)
-  // must be seen, too.
+  // Every operator must be seen. There those on sparse, nested and oneDNN's tensors are not, whose
+  // kernels come before the key at which calls are intercepted.
   if (libtorch::operator_interceptor_variant() != "fake") {
     throw UsageError(
         "MemoryBudget: operators are intercepted above autograd in this process, which does not "
