@@ -53,10 +53,20 @@ void handle(const c10::OperatorHandle& op, DispatchKeySet keys, Stack& stack) {
   }
 }
 
+// Whether the operator is run by its parts. Some have parts and a backend's own kernel as well
+// (silu_backward), which is then what runs.
+bool runs_as_parts(const c10::OperatorHandle& op, const OperatorFacts& facts, DispatchKeySet keys) {
+  if (!facts.composite) return false;
+  const c10::BackendComponent backend = keys.highestBackendKey();
+  return backend == c10::BackendComponent::InvalidBit ||
+         !op.hasKernelForDispatchKey(
+             c10::toRuntimePerBackendFunctionalityKey(DispatchKey::Dense, backend));
+}
+
 // Without autograd's keys (inference mode) composites come this far down: they are let through.
 void at_fake(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
   const DispatchKeySet next = keys & below(DispatchKey::Fake);
-  if (c10::InferenceMode::is_enabled() && facts_of(op).composite) {
+  if (c10::InferenceMode::is_enabled() && runs_as_parts(op, facts_of(op), next)) {
     return op.redispatchBoxed(next, stack);
   }
   const c10::impl::ExcludeDispatchKeyGuard off(DispatchKey::Fake);
@@ -90,6 +100,14 @@ class KernelsBelowAutograd {
   std::vector<c10::RegistrationHandleRAII> registrations_;
 };
 
+// What is only ever run by its parts must have no kernel there: backends without a key of their own
+// for autograd would take it for theirs.
+bool may_run_whole(const c10::OperatorHandle& op) {
+  const DispatchKeySet dense = DispatchKeySet(DispatchKey::Dense) |
+                               DispatchKeySet(DispatchKeySet::RAW, c10::full_backend_mask);
+  return !facts_of(op).composite || op.hasKernelForAnyDispatchKey(dense);
+}
+
 KernelsBelowAutograd& kernels_below_autograd() {
   static auto* kernels = new KernelsBelowAutograd;
   return *kernels;
@@ -98,7 +116,8 @@ KernelsBelowAutograd& kernels_below_autograd() {
 void at_generic_mode(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
   const DispatchKeySet next = keys & below(kAbove);
   const OperatorFacts& facts = facts_of(op);
-  if (facts.composite || (facts.casts && next.has_any(c10::autocast_dispatch_keyset))) {
+  if (runs_as_parts(op, facts, next) ||
+      (facts.casts && next.has_any(c10::autocast_dispatch_keyset))) {
     return op.redispatchBoxed(next, stack);
   }
   std::optional<c10::impl::ExcludeDispatchKeyGuard> off;
@@ -141,7 +160,8 @@ constexpr Variant kVariants[] = {
      [] {
        auto& dispatcher = c10::Dispatcher::singleton();
        for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
-         if (const auto op = dispatcher.findSchema(name)) kernels_below_autograd().add(*op);
+         const auto op = dispatcher.findSchema(name);
+         if (op && may_run_whole(*op)) kernels_below_autograd().add(*op);
        }
        register_fallback<&at_generic_mode>(kAbove);
        diverting_key = kAbove;

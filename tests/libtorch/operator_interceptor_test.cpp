@@ -78,6 +78,23 @@ TEST(OperatorInterceptor, SeesWhatAnAutogradKernelOfSomebodyElseCalls) {
   EXPECT_THAT(operators_of([&] { op.call(x); }), ElementsAre("sin", "sin"));
 }
 
+TEST(OperatorInterceptor, SeesAnOperatorWithPartsWholeWhereABackendHasAKernelOfIt) {
+  const at::Tensor x = at::ones({2}), gradient = at::ones({2});
+  const auto call = [&] { at::silu_backward(gradient, x); };
+  EXPECT_THAT(operators_of(call), ElementsAre("silu_backward"));
+  EXPECT_THAT(operators_of([&] {
+                const c10::InferenceMode mode;
+                call();
+              }),
+              ElementsAre("silu_backward"));
+}
+
+TEST(OperatorInterceptor, LeavesCompositesOfOtherLayoutsAsTheyAre) {
+  if (!at::hasMKLDNN()) GTEST_SKIP() << "LibTorch was built without oneDNN";
+  const at::Tensor x = leaf({2, 3});
+  operators_of([&] { EXPECT_TRUE(same_bits(x.detach().to_mkldnn().to_dense(), x.detach())); });
+}
+
 // Sparse kernels are whole where they are seen, and what they call is theirs in both variants.
 TEST(OperatorInterceptor, CallsOfSparseKernelsArePartOfTheirOperator) {
   const at::Tensor sparse = at::eye(3).to_sparse(), x = at::ones({3, 3});
