@@ -50,6 +50,8 @@ class Experiment {
     std::vector<std::string> models;
     for (const RunPlace& place : places_) {
       if (is_complete(run_file(settings_.out, place))) {
+        // Killed between the last line and this.
+        remove_save(run_file(settings_.out, place));
         ++found_;
       } else if (std::ranges::count(models, place.model) == 0) {
         models.push_back(place.model);

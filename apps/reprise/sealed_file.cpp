@@ -93,28 +93,25 @@ void write_sealed(const fs::path& path, std::string_view contents) {
   replace_file(path, {{reinterpret_cast<const char*>(&seal), sizeof seal}, contents});
 }
 
-std::string read_sealed(const fs::path& path) {
-  std::string bytes = read_regular_file(path, "choose another --checkpoint-dir");
+std::string read_sealed(const fs::path& path, const std::string& remedy) {
+  std::string bytes =
+      read_regular_file(path, remedy.empty() ? "choose another --checkpoint-dir" : remedy);
+  const auto refuse = [&](const std::string& reason) {
+    throw UsageError(
+        fmt::format("{} {}; {}", path.string(), reason,
+                    remedy.empty() ? "restore it or start anew in another folder" : remedy));
+  };
   Seal found;
   if (bytes.size() < sizeof found || !bytes.starts_with(kMagic)) {
-    throw UsageError(
-        fmt::format("{} is not a file of reprise, or is damaged at its beginning; restore "
-                    "it or start anew in another folder",
-                    path.string()));
+    refuse("is not a file of reprise, or is damaged at its beginning");
   }
   std::memcpy(&found, bytes.data(), sizeof found);
   bytes.erase(0, sizeof found);
   if (bytes.size() != found.length) {
-    throw UsageError(
-        fmt::format("{} is damaged: it holds {} bytes instead of {}; restore it or start "
-                    "anew in another folder",
-                    path.string(), bytes.size(), found.length));
+    refuse(fmt::format("is damaged: it holds {} bytes instead of {}", bytes.size(), found.length));
   }
   if (seal_of(bytes).hash != found.hash) {
-    throw UsageError(
-        fmt::format("{} is damaged: its bytes do not match their checksum; restore it or "
-                    "start anew in another folder",
-                    path.string()));
+    refuse("is damaged: its bytes do not match their checksum");
   }
   return bytes;
 }

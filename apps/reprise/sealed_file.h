@@ -23,7 +23,8 @@ void replace_file(const std::filesystem::path& path, std::initializer_list<std::
 void write_sealed(const std::filesystem::path& path, std::string_view contents);
 
 // Throws UsageError if the file cannot be read, is not a sealed file, is cut short or is changed.
-std::string read_sealed(const std::filesystem::path& path);
+// `remedy`: what the text says can be done about it; empty: that of a checkpoint.
+std::string read_sealed(const std::filesystem::path& path, const std::string& remedy = "");
 
 // Makes sure that files can be created in the folder, which is made if it is missing. Throws
 // UsageError.

@@ -45,6 +45,22 @@ class ExperimentFolder : public testing::Test {
     ASSERT_EQ(result.exit_code, 0) << result.err;
   }
 
+  // As of the command with six steps, for runs that are left.
+  ExperimentSettings settings_by_hand() const {
+    ExperimentSettings settings;
+    settings.name = "pgac";
+    settings.out = folder_ / "by_hand";
+    settings.models = {"gpt2"};
+    settings.text = {folder_ / "text.txt"};
+    settings.steps = 6;
+    settings.layers = 1;
+    settings.width = 8;
+    settings.heads = 2;
+    settings.context = 16;
+    complete(settings);
+    return settings;
+  }
+
   TemporaryFolder folder_;
 };
 
@@ -214,17 +230,7 @@ TEST_F(ExperimentFolder, OnlyAWholeLineOfTheEndIsTheEnd) {
 }
 
 TEST_F(ExperimentFolder, ARunWhoseLinesAreLostBeginsAnew) {
-  ExperimentSettings settings;
-  settings.name = "pgac";
-  settings.out = folder_ / "by_hand";
-  settings.models = {"gpt2"};
-  settings.text = {folder_ / "text.txt"};
-  settings.steps = 6;
-  settings.layers = 1;
-  settings.width = 8;
-  settings.heads = 2;
-  settings.context = 16;
-  complete(settings);
+  const ExperimentSettings settings = settings_by_hand();
   const RunPlace place{"gpt2", "none", 1};
   const fs::path file = run_file(settings.out, place);
   const auto train_until = [&](std::int64_t last) {
@@ -244,6 +250,55 @@ TEST_F(ExperimentFolder, ARunWhoseLinesAreLostBeginsAnew) {
   ASSERT_EQ(anew.size(), 8U);
   for (std::size_t i = 1; i < lines.size(); ++i) EXPECT_EQ(anew[i]["loss"], lines[i]["loss"]);
   EXPECT_FALSE(fs::exists(fs::path(file).replace_extension("saved")));
+}
+
+TEST_F(ExperimentFolder, ADamagedSaveIsRefusedWithWhatHelpsAnExperiment) {
+  const ExperimentSettings settings = settings_by_hand();
+  const RunPlace place{"gpt2", "none", 1};
+  const auto train_until = [&](std::int64_t last) {
+    return train_run(settings, place, Bytes(0), [last](std::int64_t step) { return step < last; });
+  };
+  ASSERT_FALSE(train_until(4));
+  const fs::path saved = run_file(settings.out, place).replace_extension("saved");
+  const fs::path file = saved / "training.reprise";
+  const std::string whole = contents(file);
+  std::string changed = whole;
+  changed[changed.size() / 2] ^= 1;
+  const std::string remedy =
+      "; remove the folder " + saved.string() + ", and the same command trains the run from its";
+  for (const std::string& bytes : {std::string("short"), whole.substr(0, 500), changed}) {
+    write_file(file, bytes);
+    const std::string text = refusal_of<UsageError>([&] { train_until(6); });
+    EXPECT_THAT(text, HasSubstr(file.string() + " is "));
+    EXPECT_THAT(text, HasSubstr("damaged"));
+    EXPECT_THAT(text, HasSubstr(remedy));
+    EXPECT_THAT(text, Not(HasSubstr("--checkpoint-dir")));
+  }
+  fs::remove_all(saved);
+  EXPECT_TRUE(train_until(7));
+}
+
+TEST_F(ExperimentFolder, NoSaveStaysBesideARunThatIsComplete) {
+  run(command("--layers 1"));
+  const fs::path saved = folder_ / "out/runs/gpt2/none/1.saved";
+  fs::create_directories(saved);
+  run(command("--layers 1"));
+  EXPECT_FALSE(fs::exists(saved));
+}
+
+TEST_F(ExperimentFolder, NoSaveStaysBesideARunThatEndedForItsBudget) {
+  const ExperimentSettings settings = settings_by_hand();
+  const RunPlace place{"gpt2", "pgac:text", 1};
+  const Bytes plain = measure_plain_step(settings, "gpt2").peak;
+  const auto train = [&](Bytes peak) {
+    return train_run(settings, place, peak, [](std::int64_t step) { return step < 3; });
+  };
+  ASSERT_FALSE(train(Bytes(2 * plain.count)));
+  const fs::path saved = run_file(settings.out, place).replace_extension("saved");
+  ASSERT_TRUE(fs::exists(saved));
+  EXPECT_TRUE(train(Bytes(1000)));
+  EXPECT_TRUE(is_complete(run_file(settings.out, place)));
+  EXPECT_FALSE(fs::exists(saved));
 }
 
 }  // namespace

@@ -16,8 +16,10 @@ FindingsLine::FindingsLine(std::filesystem::path file, std::size_t number, const
       number_(number),
       object_(nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false)) {
   if (!object_.is_object()) {
-    throw UsageError(fmt::format("{}:{}: the line is no JSON object; is it of an experiment?",
-                                 escape(file_.string()), number_));
+    throw UsageError(
+        fmt::format("{}:{}: the line is no JSON object; is it of an experiment? A run's "
+                    "file that is removed is made anew by the command that made it",
+                    escape(file_.string()), number_));
   }
 }
 

@@ -99,6 +99,15 @@ void add_lossy_figures(nlohmann::ordered_json& line, const PgacReport& report) {
   line["routes"] = routes;
 }
 
+fs::path saved_beside(const fs::path& file) { return fs::path(file).replace_extension(".saved"); }
+
+CheckpointRemedies remedies_for(const fs::path& saved) {
+  return {.when_damaged = fmt::format("remove the folder {}, and the same command trains the run "
+                                      "from its beginning",
+                                      saved.string()),
+          .when_not_written = "free space, and the same command goes on"};
+}
+
 std::int64_t steps_of(const SavedTraining& saved) {
   return saved.facts().at("step").get<std::int64_t>();
 }
@@ -164,7 +173,7 @@ class TrainedRun {
     std::error_code error;
     fs::create_directories(folder, error);
     save_training(folder, {{"step", done_}, {"method", method_->state()}, {"joules", joules}},
-                  task_->module(), optimizer_, options_.device);
+                  task_->module(), optimizer_, options_.device, remedies_for(folder));
   }
   // The joules that it had taken.
   double resume(SavedTraining& saved) {
@@ -209,8 +218,6 @@ EnergySources sources_of(c10::Device device) {
   return sources;
 }
 
-fs::path saved_beside(const fs::path& file) { return fs::path(file).replace_extension(".saved"); }
-
 // What a run begins with, or goes on from.
 struct Beginning {
   std::string lines;
@@ -220,13 +227,13 @@ struct Beginning {
 // A save of which the lines are lost is of no use: the report needs those of every step.
 Beginning begin_or_resume(TrainedRun& run, const fs::path& file, const fs::path& saved,
                           const nlohmann::ordered_json& first) {
-  if (holds_training(saved)) {
-    SavedTraining training(saved);
+  const CheckpointRemedies remedies = remedies_for(saved);
+  if (holds_training(saved, remedies)) {
+    SavedTraining training(saved, remedies);
     if (auto kept = kept_lines(file, steps_of(training))) {
       return {.lines = std::move(*kept), .joules = run.resume(training)};
     }
-    std::error_code error;
-    fs::remove_all(saved, error);
+    remove_save(file);
   }
   return {.lines = first.dump() + "\n"};
 }
@@ -256,8 +263,7 @@ bool run_to_end(TrainedRun& run, const ExperimentSettings& settings, const RunPl
   std::optional<double> joules = energy.joules();
   if (joules) *joules += beginning.joules;
   lines.add(end_line(run.task().validate(), joules, ""));
-  std::error_code error;
-  fs::remove_all(saved, error);
+  remove_save(file);
   return true;
 }
 
@@ -266,6 +272,11 @@ bool run_to_end(TrainedRun& run, const ExperimentSettings& settings, const RunPl
 fs::path run_file(const fs::path& folder, const RunPlace& place) {
   return folder / "runs" / in_path(place.model) / in_path(place.method) /
          (std::to_string(place.seed) + ".jsonl");
+}
+
+void remove_save(const fs::path& file) {
+  std::error_code error;
+  fs::remove_all(saved_beside(file), error);
 }
 
 bool train_run(const ExperimentSettings& settings, const RunPlace& place, Bytes plain_peak,
@@ -281,6 +292,7 @@ bool train_run(const ExperimentSettings& settings, const RunPlace& place, Bytes 
     failure = error.what();
   }
   // Anew, for what was written until then is not of a run that was made.
+  remove_save(run_file(settings.out, place));
   const auto task =
       make_task(task_options(settings, place.model, static_cast<std::uint64_t>(place.seed)));
   RunLines lines(run_file(settings.out, place),

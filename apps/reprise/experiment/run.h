@@ -19,6 +19,8 @@ struct RunPlace {
 
 // FOLDER/runs/MODEL/METHOD/SEED.jsonl
 std::filesystem::path run_file(const std::filesystem::path& folder, const RunPlace& place);
+// What an unfinished run of that file was to go on from; none where it is complete.
+void remove_save(const std::filesystem::path& file);
 // Is told of each step that was done; false: the run is to be saved and left.
 using AfterStep = std::function<bool(std::int64_t step)>;
 
