@@ -6,6 +6,7 @@
 
 #include <optional>
 
+#include "libtorch/shape_functions.h"
 #include "tests/refusal.h"
 
 namespace reprise::libtorch {
@@ -112,6 +113,7 @@ TEST(LentToMeta, SharedMemoryIsSharedThere) {
 }
 
 TEST(LentToMeta, TrainingGoesOnBitwise) {
+  ensure_shape_functions();
   torch::manual_seed(1);
   torch::nn::Sequential lent_net(torch::nn::Linear(4, 8), torch::nn::ReLU(),
                                  torch::nn::Linear(8, 1));

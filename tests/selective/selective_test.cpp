@@ -137,6 +137,7 @@ std::tuple<at::Tensor, std::int64_t> counted_kernel(const at::Tensor& x) {
 }
 
 TEST(Selective, AResultThatIsNoTensorIsKept) {
+  runs_of_counted = 0;
   torch::Library library(torch::Library::FRAGMENT, "reprise_counted", std::nullopt, __FILE__,
                          __LINE__);
   library.def("sin_and_count(Tensor x) -> (Tensor, int)");
