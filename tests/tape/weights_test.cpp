@@ -222,7 +222,8 @@ TEST_F(TapeWeightsTold, OperatorsCalledForALookAreNotRecorded) {
 
 // What is held for a look goes as everything else does.
 TEST(TapeWeights, WhatIsDroppedIsNotBroughtBackForALook) {
-  const Tensor x = leaf({12, 12}), w = leaf({12, 12});
+  const Tensor x = leaf({64, 64}), w = leaf({64, 64});
+  constexpr std::int64_t kValue = 64 * 64 * 4;
   const auto forward = [&] { return x.mm(w).tanh().mm(w).sin().exp(); };
   MemoryBudget plain(GiB(64), paranoid());
   testing::gradients_under(plain, forward, {x, w});
@@ -233,7 +234,7 @@ TEST(TapeWeights, WhatIsDroppedIsNotBroughtBackForALook) {
   testing::gradients_under(weighed, forward, {x, w});
   EXPECT_GE(weighed.report().dropped, plain.report().dropped);
   // Blocks of malloc may be a little too large.
-  EXPECT_NEAR(weighed.report().peak.megabytes(), plain.report().peak.megabytes(), 256e-6);
+  EXPECT_LT((weighed.report().peak - plain.report().peak).count, kValue / 2);
   EXPECT_EQ(told->calls.size(), 6U);
   EXPECT_TRUE(told->looks.empty());
 }
