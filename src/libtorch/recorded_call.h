@@ -56,6 +56,8 @@ struct CallForm {
     // The least time that one took: a single measurement holds whatever else the machine did
     // meanwhile.
     double seconds = std::numeric_limits<double>::infinity();
+    // What running one again takes, where that is learnt (tape/replay_costs.h); 0: not known yet.
+    double again = 0;
     // key_of() it, once it was asked for.
     std::uint64_t key = 0;
     // Nothing that the last one made was worth dropping.

@@ -106,7 +106,8 @@ RecordedGraph graph_of(const StepRecord& record, std::int64_t budget) {
     op.results.end = static_cast<Trace::Index>(trace.tensors.size());
   };
   for (std::uint32_t call = 0; call < record.calls.size(); ++call) {
-    begin(call, record.calls[call].nanoseconds);
+    const StepRecord::Call& noted = record.calls[call];
+    begin(call, noted.again_nanoseconds < 0 ? noted.nanoseconds : noted.again_nanoseconds);
     for (const ValueNumber read : record.reads_of(call)) {
       if (read < tensor_of.size() && tensor_of[read] != kNone) {
         trace.arguments.push_back(tensor_of[read]);

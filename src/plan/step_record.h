@@ -22,6 +22,9 @@ struct StepRecord {
   struct Call {
     std::uint64_t prefix = 0;
     std::int64_t nanoseconds = 0;
+    // To run it again takes so long, on memory that is not in the caches any more; below 0: as
+    // long.
+    std::int64_t again_nanoseconds = -1;
     // While it runs: what is no value of the plan's, and what it takes for itself.
     std::int64_t beside = 0;
     // Of reads and makes, up to here.
@@ -45,7 +48,7 @@ struct StepRecord {
   std::vector<ValueNumber> kept;
   std::int64_t beside_at_end = 0;
 
-  std::int64_t nanoseconds() const;  // of all calls
+  std::int64_t nanoseconds() const;  // of all calls, the first time
   std::uint64_t hash() const { return calls.empty() ? 0 : calls.back().prefix; }
   std::span<const ValueNumber> reads_of(std::size_t call) const;
   std::span<const Made> makes_of(std::size_t call) const;
@@ -61,6 +64,8 @@ struct RecordedGraph {
   bool is_own(StepGraph::Index op) const { return op == 0 || calls[op] != calls[op - 1]; }
 };
 
+// An operator's time in it is what running it again takes: a plan pays for nothing else.
+//
 // Where a call was noted to take more than `budget` leaves beside what it reads and makes, it is
 // taken to have what is left: the step has run.
 RecordedGraph graph_of(const StepRecord& record, std::int64_t budget);

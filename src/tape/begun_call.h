@@ -95,9 +95,7 @@ struct BegunCall {
   // Among those of the step that are told to plans; and what is called.
   std::optional<std::size_t> number;
   std::uint64_t key = 0;
-  // While it runs, beside what can be dropped, and of its own.
-  std::int64_t beside = 0, taken = 0;
-  double seconds = 0;
+  CallNote note_for_plans;
   // When it was asked for first, by the tape's clock.
   double now = 0;
   libtorch::CallForms::Found found;

@@ -40,7 +40,7 @@ double Tape::neighbourhood(const plan::EvictionEntry& entry) {
 }
 
 double Tape::seconds_to_make(const Value& value) {
-  return value.producer->seconds + walk_upstream(value);
+  return value.producer->again + walk_upstream(value);
 }
 
 // Seconds of the groups of dropped values that touch the value.
@@ -74,12 +74,12 @@ double Tape::walk_upstream(const Value& value) {
         continue;
       }
       if (input.value->packed != nullptr) {
-        cost += seconds_to_pack(*input.value);
+        cost += costs_.seconds_to_pack(input.value->size);
         continue;
       }
       Producer* const maker = input.value->producer;
       if (maker == nullptr || std::exchange(maker->met, walks_) == walks_) continue;
-      cost += maker->seconds;
+      cost += maker->again;
       met_.push_back(maker);
     }
   }
@@ -98,7 +98,7 @@ double Tape::walk_downstream(const Value& value) {
       };
       if (std::ranges::none_of(reader->outputs, is_gone)) continue;
       if (std::exchange(reader->met, walks_) == walks_) continue;
-      cost += reader->seconds;
+      cost += reader->again;
       met_.push_back(reader);
     }
   };
@@ -115,7 +115,7 @@ void Tape::note_dropped(Value& value) {
   if (value.packed != nullptr || neighbourhood_ != Neighbourhood::kClasses ||
       value.producer == nullptr || value.node != CostClasses::kNone)
     return;
-  value.node = classes_.add(value.producer->seconds);
+  value.node = classes_.add(value.producer->again);
   const auto join = [&](const Value* other) {
     if (other != nullptr && other->node != CostClasses::kNone)
       classes_.merge(value.node, other->node);
@@ -128,7 +128,7 @@ void Tape::note_dropped(Value& value) {
 
 void Tape::note_restored(Value& value) {
   if (value.node == CostClasses::kNone) return;
-  classes_.remove(value.node, value.producer != nullptr ? value.producer->seconds : 0);
+  classes_.remove(value.node, value.producer != nullptr ? value.producer->again : 0);
   value.node = CostClasses::kNone;
 }
 

@@ -28,8 +28,9 @@ CallMeter::CallMeter(const Tape& tape, std::span<Value* const> pinned)
   }
 }
 
-std::int64_t CallMeter::taken() const {
-  return peak_.peak_above_start().count + tape_.bytes_given_up() - dropped_;
+void CallMeter::tell(CallNote& note) const {
+  note.beside = beside_;
+  note.taken = peak_.peak_above_start().count + tape_.bytes_given_up() - dropped_;
 }
 
 std::int64_t Tape::bytes_given_up() const {
@@ -71,15 +72,17 @@ std::size_t Tape::begin_call(std::uint64_t key, std::span<Value* const> read) {
   return call;
 }
 
-void Tape::end_call(std::size_t call, double seconds, std::int64_t beside, std::int64_t taken) {
+void Tape::end_call(std::size_t call, const CallNote& note) {
   Following& f = following_;
   if (f.record && f.record->calls.size() == call) {
     plan::StepRecord& record = *f.record;
     const std::uint32_t before = record.calls.empty() ? 0 : record.calls.back().makes_end;
+    std::int64_t taken = note.taken;
     for (std::size_t i = before; i < record.makes.size(); ++i) taken -= record.makes[i].bytes;
     record.calls.push_back({.prefix = f.prefix.value(),
-                            .nanoseconds = static_cast<std::int64_t>(seconds * 1e9),
-                            .beside = beside + std::max<std::int64_t>(taken, 0),
+                            .nanoseconds = static_cast<std::int64_t>(note.seconds * 1e9),
+                            .again_nanoseconds = static_cast<std::int64_t>(note.again * 1e9),
+                            .beside = note.beside + std::max<std::int64_t>(taken, 0),
                             .reads_end = static_cast<std::uint32_t>(record.reads.size()),
                             .makes_end = static_cast<std::uint32_t>(record.makes.size())});
   }
@@ -110,7 +113,8 @@ void Tape::number_results(const Producer& producer) {
     f.record->makes.push_back(
         {.value = value.number,
          .bytes = value.size,
-         .return_nanoseconds = is_packed ? std::llround(seconds_to_pack(value) * 1e9) : -1});
+         .return_nanoseconds =
+             is_packed ? std::llround(costs_.seconds_to_pack(value.size) * 1e9) : -1});
   }
 }
 

@@ -45,14 +45,23 @@ struct Following {
 
 class Tape;
 
+// What a record holds of a call.
+struct CallNote {
+  // That it took, and that running it again takes.
+  double seconds = 0;
+  double again = 0;
+  // Bytes that are there while it runs whatever a plan does, and those that it took.
+  std::int64_t beside = 0;
+  std::int64_t taken = 0;
+};
+
 // What a call takes while it runs, for a record.
 class CallMeter {
  public:
   // `pinned`: what it reads.
   CallMeter(const Tape& tape, std::span<Value* const> pinned);
-  // Bytes that are there whatever a plan does, and, when it has run, those that it took.
-  std::int64_t beside() const { return beside_; }
-  std::int64_t taken() const;
+  // When it has run.
+  void tell(CallNote& note) const;
 
  private:
   const Tape& tape_;

@@ -51,10 +51,11 @@ bool Tape::pack(Value& value, c10::DataPtr& memory) {
     return true;
   }
   if (value.kind_bit == 0) return false;
-  if (seconds_to_pack(value) < seconds_to_make(value) && pack_now(value, memory)) return true;
+  if (costs_.seconds_to_pack(value.size) < seconds_to_make(value) && pack_now(value, memory))
+    return true;
   // From now on it costs what it costs.
   value.kind_bit = 0;
-  value.own_cost = value.producer->seconds;
+  value.own_cost = value.producer->again;
   return false;
 }
 
@@ -66,12 +67,14 @@ bool Tape::pack_now(Value& value, c10::DataPtr& memory) {
     // Room for the bits is there only when the memory is free.
     const auto bits = std::make_unique<std::uint8_t[]>(bytes);
     const auto kinds = pack_bits(memory.get(), elements, value.width, bits.get());
-    report.pack_seconds += watch.seconds();
+    const double seconds = watch.seconds();
+    report.pack_seconds += seconds;
     if (!kinds) {
       auto& learnt = value.producer->call.form().learnt;
       learnt.two_kinds &= static_cast<std::uint8_t>(~value.kind_bit);
       return false;
     }
+    costs_.packed(value.size, seconds);
     auto packed = std::make_unique<Packed>();
     memory.clear();
     packed->bits = libtorch::allocate_if_it_fits(bytes);
@@ -105,7 +108,9 @@ bool Tape::unpack(Value& value) {
               value.size / value.width, value.width, storage.mutable_data());
   keep_bits(value, std::move(packed));
   ++report.unpacked;
-  report.pack_seconds += watch.seconds();
+  const double seconds = watch.seconds();
+  report.pack_seconds += seconds;
+  costs_.unpacked(value.size, seconds);
   give_bytes(value, std::move(storage));
   return true;
 }

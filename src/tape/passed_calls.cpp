@@ -60,7 +60,8 @@ void Recorder::pass_by(OperatorCall& call, libtorch::CallForm& form, BegunCall& 
   if (made_much && !tape_.is_closed()) form.learnt.makes_little = false;
   begun.unpin();
   if (is_told) {
-    tape_.end_call(*begun.number, 0, meter ? meter->beside() : 0, meter ? meter->taken() : 0);
+    if (meter) meter->tell(begun.note_for_plans);
+    tape_.end_call(*begun.number, begun.note_for_plans);
   }
   if (options_.paranoid) tape_.drop_all();
 }

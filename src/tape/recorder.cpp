@@ -255,7 +255,7 @@ void Recorder::end(OperatorCall& call, const OperatorFacts& facts, BegunCall& be
     begun.number = tape_.begin_call(begun.key, begun.read());
   }
   begun.is_reader = false;
-  tape_.add(std::move(begun.producer), begun.now);
+  begun.note_for_plans.again = tape_.add(std::move(begun.producer), begun.now);
 }
 
 // In backward, AccumulateGrad detaches what it takes for a gradient. Dropping that would be in
@@ -333,10 +333,8 @@ double Recorder::run(OperatorCall& call, const OperatorFacts& facts, BegunCall& 
   loan.reset();
   if (draws) begun.note(draws->drawn());
   if (!lock.owns_lock()) lock.lock();
-  if (meter) {
-    begun.beside = meter->beside();
-    begun.taken = meter->taken();
-  }
+  CallNote& note = begun.note_for_plans;
+  if (meter) meter->tell(note);
   Producer* const producer = begun.producer.get();
   if (on_device) {
     seconds = on_device->learn();
@@ -345,7 +343,7 @@ double Recorder::run(OperatorCall& call, const OperatorFacts& facts, BegunCall& 
     double& least = producer->call.form().learnt.seconds;
     producer->seconds = least = std::min(least, seconds);
   }
-  begun.seconds = producer != nullptr ? producer->seconds : seconds;
+  note.seconds = note.again = producer != nullptr ? producer->seconds : seconds;
   return seconds;
 }
 
@@ -375,7 +373,7 @@ void Recorder::intercept(OperatorCall& call) {
   if (options_.observer) observed.emplace(tape_, call);
   const double seconds = run(call, facts, begun, lock);
   end(call, facts, begun);
-  if (begun.number) tape_.end_call(*begun.number, begun.seconds, begun.beside, begun.taken);
+  if (begun.number) tape_.end_call(*begun.number, begun.note_for_plans);
   if (observed) {
     c10::SmallVector<std::int16_t, 2> written;
     for (const auto& write : begun.writes) written.push_back(write.slot);

@@ -87,6 +87,7 @@ Budget::Budget(Bytes most, BudgetOptions chosen)
       limit(most),
       options(std::move(chosen)),
       heuristic(plan::heuristic_named(options.heuristic)),
+      costs(learns(options)),
       learning(most, options.planning) {
   if (limit.count <= 0) {
     throw UsageError("MemoryBudget: the limit is " + std::to_string(limit.count) +
@@ -189,8 +190,7 @@ namespace {
 
 // Where steps overlap, what one of them takes is nothing to count on. Under the lock.
 Learning* learning_of(Budget& budget) {
-  const bool learns = budget.options.learn && !budget.options.paranoid && budget.tapes.empty();
-  return learns ? &budget.learning : nullptr;
+  return learns(budget.options) && budget.tapes.empty() ? &budget.learning : nullptr;
 }
 
 std::string text_of_other_step(std::int64_t planned, std::size_t calls, std::int64_t followed) {
@@ -217,8 +217,11 @@ Session::Session(std::shared_ptr<Budget> budget)
     if (learning != nullptr) expected_ = std::exchange(budget_->expected_step, std::nullopt);
     recorder_ = std::make_shared<Recorder>(
         budget_, budget_->options, *budget_->heuristic, budget_->forms,
-        budget_->parking ? &*budget_->parking : nullptr,
-        budget_->accelerator ? &*budget_->accelerator : nullptr, learning, std::move(weights));
+        Tape::Parts{.costs = budget_->costs,
+                    .parking = budget_->parking ? &*budget_->parking : nullptr,
+                    .accelerator = budget_->accelerator ? &*budget_->accelerator : nullptr,
+                    .learning = learning},
+        std::move(weights));
     recorder_->tape().peak = peak_.get();
     budget_->tapes.push_back(&recorder_->tape());
     open_tapes().push_back(&recorder_->tape());
@@ -308,7 +311,7 @@ void MemoryBudget::use(const LearnedPlan& plan, OnOtherStep on_other) {
                      to_string(budget_->limit) + " (" + std::to_string(budget_->limit.count) +
                      " bytes); take a plan that was made for no more, or let the budget learn");
   }
-  if (!budget_->options.learn || budget_->options.paranoid) {
+  if (!tape::learns(budget_->options)) {
     throw UsageError(
         "MemoryBudget: a plan is of no use to a budget whose options say learn = false or "
         "paranoid = true; leave learn true and paranoid false");

@@ -19,6 +19,10 @@
 
 namespace reprise::tape {
 
+// Steps are planned, and what replays take is measured for that. Paranoid ones drop everything,
+// whatever it costs.
+inline bool learns(const BudgetOptions& options) { return options.learn && !options.paranoid; }
+
 class Budget final : public libtorch::LimitKeeper {
  public:
   Budget(Bytes limit, BudgetOptions options);
@@ -36,6 +40,7 @@ class Budget final : public libtorch::LimitKeeper {
   const BudgetOptions options;
   const std::unique_ptr<plan::Heuristic> heuristic;
   libtorch::CallForms forms;
+  ReplayCosts costs;
   // Where the device is one.
   std::optional<Accelerator> accelerator;
   Learning learning;

@@ -52,15 +52,17 @@ void Cell::release_hold() noexcept {
   tape.unpin(*value);
 }
 
-Tape::Tape(const BudgetOptions& options, const plan::Heuristic& heuristic, Parking* parking,
-           Accelerator* accelerator, Learning* learning, std::shared_ptr<Weighing> weighing)
+Tape::Tape(const BudgetOptions& options, const plan::Heuristic& heuristic, const Parts& parts,
+           std::shared_ptr<Weighing> weighing)
     : options_(options),
-      side_(accelerator != nullptr ? std::make_unique<DeviceSide>(*accelerator) : nullptr),
-      device_(accelerator != nullptr ? accelerator->device.device() : c10::Device(c10::kCPU)),
+      side_(parts.accelerator ? std::make_unique<DeviceSide>(*parts.accelerator) : nullptr),
+      device_(parts.accelerator ? parts.accelerator->device.device() : c10::Device(c10::kCPU)),
       neighbourhood_(heuristic.neighbourhood()),
-      parking_(parking),
+      costs_(parts.costs),
+      parking_(parts.parking),
       weighing_(std::move(weighing)),
       index_(heuristic, [this](const plan::EvictionEntry& entry) { return neighbourhood(entry); }) {
+  Learning* const learning = parts.learning;
   const auto attention = learning != nullptr ? learning->attention() : Learning::Attention::kNone;
   if (attention == Learning::Attention::kNone) return;
   following_.learning = learning;
@@ -153,25 +155,32 @@ void Tape::set_producer(Value& value, Producer& producer, std::int16_t slot) {
   producer.outputs.push_back({&value, -1, -1, slot});
 }
 
-void Tape::add(std::unique_ptr<Producer> producer, double now) {
+double Tape::add(std::unique_ptr<Producer> producer, double now) {
   ++report.operators;
   std::uint32_t depth = 0;
   for (const Producer::Input& input : producer->inputs) {
     if (input.value != nullptr) depth = std::max(depth, input.value->depth);
   }
+  // Groups of dropped values add it up, and take it off again: it stays as it is in this step.
+  const double again = producer->again =
+      side_ != nullptr
+          ? producer->seconds
+          : costs_.seconds(producer->call.form().learnt, producer->seconds, bytes_of(*producer));
   look_for_kinds(*producer);
   number_results(*producer);
   for (const Producer::Output& output : producer->outputs) {
-    output.value->own_cost = producer->seconds;
+    output.value->own_cost = again;
     if (output.value->kind_bit != 0) {
-      output.value->own_cost = std::min(producer->seconds, seconds_to_pack(*output.value));
+      output.value->own_cost = std::min(again, costs_.seconds_to_pack(output.value->size));
     }
     output.value->depth = depth + 1;
     touch(*output.value, now);
     update_entry(*output.value);
   }
-  if (producer->outputs.empty()) return discard(producer.release());
-  (void)producer.release();
+  const bool is_of_use = !producer->outputs.empty();
+  Producer* const added = producer.release();
+  if (!is_of_use) discard(added);
+  return again;
 }
 
 void Tape::discard(Producer* producer) {

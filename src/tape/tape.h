@@ -15,6 +15,7 @@
 #include "tape/accelerator.h"
 #include "tape/following.h"
 #include "tape/parking.h"
+#include "tape/replay_costs.h"
 #include "tape/value.h"
 #include "tape/weighing.h"
 
@@ -22,11 +23,16 @@ namespace reprise::tape {
 
 class Tape {
  public:
-  // Without `parking` values are dropped alone. `accelerator`: where the budget is one's.
-  // `learning`: of a step whose calls are to be compared with those of earlier ones, or null.
+  // Of its budget.
+  struct Parts {
+    ReplayCosts& costs;
+    Parking* parking;          // null: values are dropped alone
+    Accelerator* accelerator;  // where the budget is one's
+    Learning* learning;        // where the step's calls are compared with those of earlier ones
+  };
   // `weighing`: null where all values weigh 1.
-  Tape(const BudgetOptions& options, const plan::Heuristic& heuristic, Parking* parking,
-       Accelerator* accelerator, Learning* learning, std::shared_ptr<Weighing> weighing);
+  Tape(const BudgetOptions& options, const plan::Heuristic& heuristic, const Parts& parts,
+       std::shared_ptr<Weighing> weighing);
   ~Tape();
   Tape(const Tape&) = delete;
   Tape& operator=(const Tape&) = delete;
@@ -59,8 +65,8 @@ class Tape {
   Value& new_version(Cell& cell);
   void set_producer(Value& value, Producer& producer, std::int16_t slot);
   // Takes a producer into the tape, or drops it if it made nothing that can be made again.
-  // `now`: as now() gives it.
-  void add(std::unique_ptr<Producer> producer, double now);
+  // `now`: as now() gives it. Seconds that the call takes when it is run again.
+  double add(std::unique_ptr<Producer> producer, double now);
   void discard(Producer* producer);
   // The value will not be dropped any more.
   void make_root(Value& value);
@@ -73,11 +79,10 @@ class Tape {
 
   // Plans (following.cpp), where follows(). Told are calls that read or make what could be dropped,
   // which shapes decide, and not what was found out about operators: one that reads such begins
-  // when that is pinned, any other when it has made some. It is over when its results are known;
-  // between the two `beside` and `taken` are what CallMeter says.
+  // when that is pinned, any other when it has made some. It is over when its results are known.
   bool reads_told(std::span<Value* const> read) const;
   std::size_t begin_call(std::uint64_t key, std::span<Value* const> read);
-  void end_call(std::size_t call, double seconds, std::int64_t beside, std::int64_t taken);
+  void end_call(std::size_t call, const CallNote& note);
   const Following& following() const { return following_; }
   bool follows() const { return following_.is_on(); }
   bool takes_notes() const { return following_.record.has_value(); }
@@ -169,10 +174,6 @@ class Tape {
   double seconds_to_make(const Value& value);
   bool unpark(Value& value);
   // Packing (packing.cpp): values whose elements are of two kinds, as dropout masks are.
-  static double seconds_to_pack(const Value& value) {
-    constexpr double kBytesPerSecond = 3e9;  // in and out again, on one core
-    return static_cast<double>(value.size) / kBytesPerSecond;
-  }
   bool can_be_packed(const Value& value) const;
   void look_for_kinds(Producer& producer);
   bool pack(Value& value, c10::DataPtr& memory);
@@ -193,6 +194,7 @@ class Tape {
   double classes_around(const Value& value);
   double walk_upstream(const Value& value);
   double walk_downstream(const Value& value);
+  static std::int64_t bytes_of(const Producer& producer);
   void replay(Producer& producer);
   bool replay_or_give_up(Producer& producer, std::int64_t& bytes);
   c10::Storage storage_for_replay(const Producer& producer, std::size_t slot);
@@ -208,6 +210,7 @@ class Tape {
   const std::unique_ptr<DeviceSide> side_;
   const c10::Device device_;
   const plan::Neighbourhood neighbourhood_;
+  ReplayCosts& costs_;
   Parking* const parking_;
   const std::shared_ptr<Weighing> weighing_;
   plan::CostClasses classes_;

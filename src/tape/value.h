@@ -175,7 +175,9 @@ struct Producer final : Recycled<Producer, kRecycled>, Counted<Producer> {
   c10::SmallVector<Output, 1> outputs;
   // Where it draws.
   std::unique_ptr<const libtorch::Drawn> drawn;
+  // Of the call, and of running it again.
   double seconds = 0;
+  double again = 0;
   // The walk that met it last.
   std::uint32_t met = 0;
 };

@@ -178,6 +178,25 @@ TEST(StepScript, OfAStepThatFitsMakesNothingAgain) {
   EXPECT_FALSE(plan.script.speaks_of(0)) << "a root";
 }
 
+// What a plan makes again costs what that takes, and its slowdown is beside the first time.
+TEST(StepRecord, APlanGoesByWhatAnotherRunTakes) {
+  StepRecord record;
+  record.makes = {{.value = 0, .bytes = 10}, {.value = 1, .bytes = 10}};
+  record.calls = {{.prefix = 1, .nanoseconds = 5, .again_nanoseconds = 9, .makes_end = 1},
+                  {.prefix = 2, .nanoseconds = 7, .makes_end = 2},
+                  {.prefix = 3, .nanoseconds = 100, .beside = 10, .makes_end = 2},
+                  {.prefix = 4, .nanoseconds = 1, .reads_end = 1, .makes_end = 2},
+                  {.prefix = 5, .nanoseconds = 1, .reads_end = 2, .makes_end = 2}};
+  record.reads = {0, 1};
+  EXPECT_EQ(record.nanoseconds(), 114);
+  const Planned plan = planned(record, 20);
+  EXPECT_EQ(plan.graph.graph.nanoseconds(0), 9);
+  EXPECT_EQ(plan.graph.graph.nanoseconds(1), 7);
+  ASSERT_TRUE(plan.found.plan);
+  // The first is the cheaper one only as long as it is not made again.
+  EXPECT_EQ(plan.found.cost.recompute_nanoseconds, 7);
+}
+
 TEST(StepRecord, WhatIsFixedLaterTakesItsBytesFromThenOn) {
   StepRecord record;
   record.makes = {{.value = 0, .bytes = 10, .fixed_at = 2}};

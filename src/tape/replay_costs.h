@@ -1,0 +1,59 @@
+// What it takes to bring values back, as a budget learns it over its steps.
+//
+// The least time of a call's first runs says little of that: what a replay reads and writes has
+// left the caches by then, and the program's other threads and steps have them. And how fast
+// packing is depends on the machine. Both are known only once they were done, so both are measured
+// when they are, with little trust in a single measurement, which holds whatever else the machine
+// did meanwhile.
+//
+// Where a budget does not learn nothing is measured: calls cost what they took, and packing what it
+// takes on some machine.
+//
+// Under libtorch::limit_mutex().
+#pragma once
+
+#include <cstdint>
+
+#include "libtorch/recorded_call.h"
+
+namespace reprise::tape {
+
+class ReplayCosts {
+ public:
+  using Learnt = libtorch::CallForm::Learnt;
+
+  explicit ReplayCosts(bool learns) : learns_(learns) {}
+  ReplayCosts(const ReplayCosts&) = delete;
+  ReplayCosts& operator=(const ReplayCosts&) = delete;
+
+  // Of running again a call that took `first` seconds and touches so many bytes. As long as no call
+  // of its form was run again, by how much slower others were for their bytes.
+  double seconds(const Learnt& learnt, double first, std::int64_t bytes) const;
+  // Such a call was run again, and took `seconds`.
+  void replayed(Learnt& learnt, double first, std::int64_t bytes, double seconds);
+
+  // In and out again.
+  double seconds_to_pack(std::int64_t bytes) const;
+  void packed(std::int64_t bytes, double seconds);
+  void unpacked(std::int64_t bytes, double seconds);
+
+ private:
+  // Seconds a byte, in which what was measured last counts most.
+  class Rate {
+   public:
+    void add(double seconds, std::int64_t bytes);
+    bool is_known() const { return bytes_ > 0; }
+    double per_byte() const { return is_known() ? seconds_ / bytes_ : 0; }
+
+   private:
+    double seconds_ = 0;
+    double bytes_ = 0;
+  };
+
+  const bool learns_;
+  // By which replays took longer than first runs.
+  Rate slower_;
+  Rate in_, out_;
+};
+
+}  // namespace reprise::tape

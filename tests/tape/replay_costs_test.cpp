@@ -1,0 +1,196 @@
+// What bringing values back costs: learnt from what it took, and by that a step chooses.
+#include "tape/replay_costs.h"
+
+#include <gtest/gtest.h>
+#include <torch/library.h>
+#include <torch/torch.h>
+
+#include <chrono>
+#include <stdexcept>
+#include <thread>
+
+#include "tests/tape/testing.h"
+
+namespace reprise {
+namespace {
+
+using at::Tensor;
+using tape::ReplayCosts;
+using testing::leaf;
+using testing::Tensors;
+
+constexpr std::int64_t kBytes = 1000;
+
+TEST(ReplayCosts, AreWhatTheFirstRunTookWhereNothingIsLearnt) {
+  ReplayCosts costs(/*learns=*/false);
+  ReplayCosts::Learnt learnt;
+  const double packing = costs.seconds_to_pack(kBytes);
+  EXPECT_GT(packing, 0);
+  costs.replayed(learnt, 1, kBytes, 3);
+  costs.packed(kBytes, 1);
+  costs.unpacked(kBytes, 1);
+  EXPECT_EQ(learnt.again, 0);
+  EXPECT_EQ(costs.seconds(learnt, 1, kBytes), 1);
+  EXPECT_EQ(costs.seconds_to_pack(kBytes), packing);
+}
+
+TEST(ReplayCosts, ComeToWhatReplaysTake) {
+  ReplayCosts costs(/*learns=*/true);
+  ReplayCosts::Learnt learnt;
+  EXPECT_EQ(costs.seconds(learnt, 1, kBytes), 1);
+  costs.replayed(learnt, 1, kBytes, 3);
+  EXPECT_EQ(costs.seconds(learnt, 1, kBytes), 3);
+  for (int i = 0; i < 40; ++i) costs.replayed(learnt, 1, kBytes, 2);
+  EXPECT_NEAR(costs.seconds(learnt, 1, kBytes), 2, 1e-3);
+  // Also below what the first run took.
+  for (int i = 0; i < 40; ++i) costs.replayed(learnt, 1, kBytes, 0.5);
+  EXPECT_NEAR(costs.seconds(learnt, 1, kBytes), 0.5, 1e-3);
+}
+
+TEST(ReplayCosts, AnInterruptionMovesThemLittle) {
+  ReplayCosts costs(/*learns=*/true);
+  ReplayCosts::Learnt learnt;
+  costs.replayed(learnt, 1, kBytes, 1000);
+  EXPECT_LE(costs.seconds(learnt, 1, kBytes), 4);
+  for (int i = 0; i < 40; ++i) costs.replayed(learnt, 1, kBytes, 2);
+  costs.replayed(learnt, 1, kBytes, 1000);
+  EXPECT_LE(costs.seconds(learnt, 1, kBytes), 2.51);
+}
+
+TEST(ReplayCosts, OfACallThatWasNotRunAgainAreGuessedFromOthersByTheirBytes) {
+  ReplayCosts costs(/*learns=*/true);
+  ReplayCosts::Learnt learnt, other;
+  for (int i = 0; i < 10; ++i) costs.replayed(learnt, 1, kBytes, 2);
+  EXPECT_NEAR(costs.seconds(other, 5, kBytes), 6, 1e-9);
+  EXPECT_NEAR(costs.seconds(other, 5, 3 * kBytes), 8, 1e-9);
+  EXPECT_EQ(costs.seconds(other, 5, 0), 5);
+  // Faster ones say nothing of bytes.
+  ReplayCosts fast(/*learns=*/true);
+  ReplayCosts::Learnt once;
+  fast.replayed(once, 1, kBytes, 0.5);
+  EXPECT_EQ(fast.seconds(other, 5, kBytes), 5);
+}
+
+TEST(ReplayCosts, ThatWereMeasuredLastCountMost) {
+  ReplayCosts costs(/*learns=*/true);
+  ReplayCosts::Learnt other;
+  const auto take = [&](double seconds) {
+    ReplayCosts::Learnt learnt;
+    costs.replayed(learnt, 1, kBytes, seconds);
+  };
+  for (int i = 0; i < 300; ++i) take(3);
+  for (int i = 0; i < 300; ++i) take(2);
+  EXPECT_NEAR(costs.seconds(other, 1, kBytes), 2, 0.01);
+}
+
+TEST(ReplayCosts, OfPackingAreWhatBothWaysTake) {
+  ReplayCosts costs(/*learns=*/true);
+  costs.packed(kBytes, 2);
+  // The way back is taken to be as long until it was gone.
+  EXPECT_NEAR(costs.seconds_to_pack(kBytes), 4, 1e-9);
+  costs.unpacked(2 * kBytes, 2);
+  EXPECT_NEAR(costs.seconds_to_pack(kBytes), 3, 1e-9);
+  EXPECT_NEAR(costs.seconds_to_pack(10 * kBytes), 30, 1e-9);
+  EXPECT_EQ(costs.seconds_to_pack(0), 0);
+}
+
+// Two operators of the same bytes. The first time one takes a quarter of what the other does, and
+// run again five times as much.
+constexpr std::chrono::milliseconds kShort{1}, kSteady{4}, kLong{20};
+constexpr int kOfEach = 8;
+
+struct Runs {
+  int deceptive = 0, steady = 0;
+};
+Runs& runs() {
+  static Runs counted;
+  return counted;
+}
+
+Tensor deceptive(const Tensor& tensor) {
+  std::this_thread::sleep_for(++runs().deceptive > kOfEach ? kLong : kShort);
+  return tensor.exp();
+}
+
+Tensor steady(const Tensor& tensor) {
+  ++runs().steady;
+  std::this_thread::sleep_for(kSteady);
+  return tensor.exp();
+}
+
+TORCH_LIBRARY(reprise_costs_test, library) {
+  library.def("deceptive(Tensor tensor) -> Tensor");
+  library.def("steady(Tensor tensor) -> Tensor");
+}
+TORCH_LIBRARY_IMPL(reprise_costs_test, CPU, library) {
+  library.impl("deceptive", deceptive);
+  library.impl("steady", steady);
+}
+
+Tensor call(const char* name, const Tensor& tensor) {
+  return c10::Dispatcher::singleton()
+      .findSchemaOrThrow(name, "")
+      .typed<Tensor(const Tensor&)>()
+      .call(tensor);
+}
+
+class DeceptiveOperator : public ::testing::Test {
+ protected:
+  Tensor forward() const {
+    Tensor sum = at::zeros({});
+    for (int i = 0; i < kOfEach; ++i) {
+      for (const char* name : {"reprise_costs_test::deceptive", "reprise_costs_test::steady"}) {
+        sum = sum + (weight_ * call(name, x_)).sum();  // keeps it for backward
+      }
+    }
+    return sum;
+  }
+  Bytes limit() const {
+    return testing::limit_at(0.6, [this] { plain(); });
+  }
+  Tensors plain() const {
+    return testing::plain_gradients([this] { return forward(); }, {weight_});
+  }
+  // Of both operators in the last of so many steps, beyond their first ones.
+  Runs replays_after(MemoryBudget& budget, int steps) const {
+    const Tensors expected = plain();
+    for (int i = 0; i < steps; ++i) {
+      runs() = {};
+      const Tensors mine =
+          testing::gradients_under(budget, [this] { return forward(); }, {weight_});
+      EXPECT_TRUE(testing::same_bits(mine, expected));
+      EXPECT_LE(budget.report().peak, budget.limit());
+    }
+    return {runs().deceptive - kOfEach, runs().steady - kOfEach};
+  }
+
+  // All different: none is packed.
+  const Tensor x_ = at::linspace(0, 1, 256 * 1024);
+  const Tensor weight_ = leaf({256 * 1024});
+};
+
+TEST_F(DeceptiveOperator, IsDroppedLessOnceItsReplaysAreKnown) {
+  const Bytes most = limit();
+  MemoryBudget guesses(most, {.learn = false});
+  const Runs before = replays_after(guesses, 4);
+  EXPECT_GT(before.deceptive, before.steady) << "it seems to cost less";
+  MemoryBudget learns(most, {.planning = std::chrono::hours(1)});  // no plan so soon
+  const Runs then = replays_after(learns, 4);
+  EXPECT_FALSE(learns.plan().has_value());
+  EXPECT_LT(then.deceptive, before.deceptive);
+  EXPECT_GT(then.steady, before.steady);
+}
+
+TEST_F(DeceptiveOperator, IsNotDroppedByAPlan) {
+  MemoryBudget budget(limit(), {.planning = std::chrono::milliseconds(500)});
+  replays_after(budget, 4);
+  ASSERT_TRUE(budget.wait_for_plan(std::chrono::minutes(1)));
+  ASSERT_TRUE(budget.plan().has_value());
+  const Runs planned = replays_after(budget, 1);
+  EXPECT_EQ(budget.report().followed, budget.plan()->operators());
+  EXPECT_EQ(planned.deceptive, 0);
+  EXPECT_GT(planned.steady, 0);
+}
+
+}  // namespace
+}  // namespace reprise
