@@ -49,12 +49,14 @@ TYPED_TEST(Kinds, ComeBackAsTheyWere) {
 }
 
 TYPED_TEST(Kinds, AThirdOneIsFoundWhereverItIs) {
-  for (const std::size_t count : {5u, 8u, 61u, 64u, 4103u}) {
+  for (const std::size_t count : {5u, 16u, 61u, 64u, 4103u}) {
     std::vector<TypeParam> all;
     // Kinds without a bit in common, and a third without one in common with either.
     for (std::size_t i = 0; i < count; ++i) all.push_back(i % 2 == 0 ? 1 : 2);
+    constexpr auto kHighest = static_cast<TypeParam>(~(static_cast<TypeParam>(-1) >> 1));
     for (std::size_t place = 0; place < count; ++place) {
-      for (const TypeParam third : {0, 3, 4}) {
+      const auto other_sign = static_cast<TypeParam>(all[place] ^ kHighest);
+      for (const TypeParam third : {TypeParam{0}, TypeParam{3}, TypeParam{4}, other_sign}) {
         std::vector<TypeParam> other = all;
         other[place] = third;
         std::vector<std::uint8_t> bits(count);
