@@ -101,10 +101,11 @@ struct BudgetOptions {
   // that works it may be exponentially long. Past it the step ends with a BudgetError.
   std::chrono::duration<double> replay_limit{std::numeric_limits<double>::infinity()};
   // Plans steps that come again, in a thread of low priority, and then follows the plan: what the
-  // step will read is known, and not guessed. Until there is one, and for it, costs are what running
-  // operators again and packing were measured to take; without, what operators took at first (on
-  // the CPU; an accelerator's do not differ). The gradients are the same, and so is the limit. On an
-  // accelerator a step that is noted for a plan resets the peak of LibTorch's own statistics.
+  // step will read is known, and not guessed. Until there is one, and for it, costs are what
+  // running operators again and packing were measured to take; without, what operators took at
+  // first (on the CPU; an accelerator's do not differ). The gradients are the same, and so is the
+  // limit. On an accelerator a step that is noted for a plan resets the peak of LibTorch's own
+  // statistics.
   bool learn = true;
   // The most time that a step is planned for; a first plan is there after a twentieth of it.
   std::chrono::duration<double> planning{10};
