@@ -81,7 +81,8 @@ void run_pair(const GuessAndPlan& pair) {
 }
 
 // A budget that learns guesses until its plan is there, and by better seconds: these it measures of
-// replays and packing. What of the saving is that, and not the plan.
+// replays and packing. What of the saving is that, and not the plan. Both budgets run beside the
+// search for a plan that never comes, on another core.
 double recompute_without_plan(const Step& step, Bytes above) {
   constexpr Seconds kForever{1e8};
   const GuessAndPlan pair{

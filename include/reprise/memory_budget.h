@@ -102,8 +102,8 @@ struct BudgetOptions {
   std::chrono::duration<double> replay_limit{std::numeric_limits<double>::infinity()};
   // Plans steps that come again, in a thread of low priority, and then follows the plan: what the
   // step will read is known, and not guessed. Until there is one, and for it, costs are what
-  // running operators again and packing were measured to take; without, what operators took at
-  // first (on the CPU; an accelerator's do not differ). The gradients are the same, and so is the
+  // running operators again and packing were measured to take; without, and on
+  // accelerators, the least that operators took at first. The gradients are the same, and so is the
   // limit. On an accelerator a step that is noted for a plan resets the peak of LibTorch's own
   // statistics.
   bool learn = true;

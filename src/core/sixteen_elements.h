@@ -16,16 +16,41 @@ namespace reprise {
 
 constexpr std::int64_t kSixteen = 16;
 
-#ifdef __SSE2__
-
-// Elements as lanes of registers; those of eight bytes as two lanes each.
 template <class Element>
-class SixteenElements {
+class SixteenByLoop {
  public:
-  SixteenElements(Element zero, Element one)
-      : zero_(everywhere(zero)), one_(everywhere(one)), difference_(_mm_xor_si128(zero_, one_)) {}
+  SixteenByLoop(Element zero, Element one) : zero_(zero), one_(one) {}
 
   // A bit for each of sixteen elements, the first as the lowest: 1 for `one`.
+  std::uint32_t pack(const Element* elements) {
+    std::uint32_t bits = 0;
+    for (unsigned k = 0; k < kSixteen; ++k) {
+      bits |= static_cast<std::uint32_t>(elements[k] == one_) << k;
+      is_strange_ = is_strange_ || (elements[k] != one_ && elements[k] != zero_);
+    }
+    return bits;
+  }
+  // Whether one so far was neither.
+  bool is_strange() const { return is_strange_; }
+
+  void unpack(std::uint32_t bits, Element* elements) const {
+    for (unsigned k = 0; k < kSixteen; ++k) elements[k] = ((bits >> k) & 1) != 0 ? one_ : zero_;
+  }
+
+ private:
+  const Element zero_, one_;
+  bool is_strange_ = false;
+};
+
+#ifdef __SSE2__
+
+// The same with elements as lanes of registers; those of eight bytes as two lanes each.
+template <class Element>
+class SixteenBySse2 {
+ public:
+  SixteenBySse2(Element zero, Element one)
+      : zero_(everywhere(zero)), one_(everywhere(one)), difference_(_mm_xor_si128(zero_, one_)) {}
+
   std::uint32_t pack(const Element* elements) {
     Masks are_one;
     for_each([&](auto at) {
@@ -35,7 +60,6 @@ class SixteenElements {
     });
     return static_cast<std::uint32_t>(_mm_movemask_epi8(as_bytes(are_one)));
   }
-  // Whether one so far was neither.
   bool is_strange() const { return _mm_movemask_epi8(known_) != 0xffff; }
 
   void unpack(std::uint32_t bits, Element* elements) const {
@@ -101,8 +125,9 @@ class SixteenElements {
   // Each lane has all bits; of lanes of a byte, the first eight the lower ones.
   static __m128i spread(std::uint32_t bits) {
     if constexpr (kWidth == 1) {
-      constexpr long long kInEachByte = 0x0101010101010101;
-      return _mm_set_epi64x((bits >> 8) * kInEachByte, (bits & 0xff) * kInEachByte);
+      constexpr std::uint64_t kInEachByte = 0x0101010101010101;
+      return _mm_set_epi64x(static_cast<long long>((bits >> 8) * kInEachByte),
+                            static_cast<long long>((bits & 0xff) * kInEachByte));
     }
     if constexpr (kWidth == 2) return _mm_set1_epi16(static_cast<short>(bits));
     if constexpr (kWidth >= 4) return _mm_set1_epi32(static_cast<int>(bits));
@@ -123,31 +148,13 @@ class SixteenElements {
   __m128i known_ = _mm_set1_epi8(-1);
 };
 
+template <class Element>
+using SixteenElements = SixteenBySse2<Element>;
+
 #else
 
 template <class Element>
-class SixteenElements {
- public:
-  SixteenElements(Element zero, Element one) : zero_(zero), one_(one) {}
-
-  std::uint32_t pack(const Element* elements) {
-    std::uint32_t bits = 0;
-    for (unsigned k = 0; k < kSixteen; ++k) {
-      bits |= static_cast<std::uint32_t>(elements[k] == one_) << k;
-      is_strange_ |= elements[k] != one_ && elements[k] != zero_;
-    }
-    return bits;
-  }
-  bool is_strange() const { return is_strange_; }
-
-  void unpack(std::uint32_t bits, Element* elements) const {
-    for (unsigned k = 0; k < kSixteen; ++k) elements[k] = (bits >> k) & 1 ? one_ : zero_;
-  }
-
- private:
-  const Element zero_, one_;
-  bool is_strange_ = false;
-};
+using SixteenElements = SixteenByLoop<Element>;
 
 #endif
 

@@ -43,7 +43,7 @@ Learning::~Learning() {
 Learning::Attention Learning::attention() const {
   const std::lock_guard lock(mutex_);
   if (!is_under_pressure_ && plans_.empty()) return Attention::kNone;
-  const bool wants_notes = is_under_pressure_ && since_unknown_ < kMostWaiting && !waiting_;
+  const bool wants_notes = is_under_pressure_ && since_unknown_ < kMostWaiting;
   return wants_notes ? Attention::kNote : Attention::kFollow;
 }
 
@@ -82,7 +82,9 @@ void Learning::step_ended(End end) {
   if (waiting_ && waiting_->hash() == end.hash) {
     if (is_planning_ || to_plan_) return;
     being_planned_ = end.hash;
-    to_plan_ = std::exchange(waiting_, std::nullopt);
+    // By now more is known of what it costs to run operators again.
+    to_plan_ = end.record ? std::move(end.record) : std::move(waiting_);
+    waiting_.reset();
     begin_search();
     return;
   }

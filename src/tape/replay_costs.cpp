@@ -13,6 +13,8 @@ constexpr double kShare = 0.25;
 // What is longer is taken for an interruption: times what is known, and times the first run.
 constexpr double kMostOfKnown = 2;
 constexpr double kMostOfFirst = 4;
+// A guess, times the first run.
+constexpr double kMostOfGuess = 2;
 // Of a rate's older measurements, with each new one.
 constexpr double kKept = 0.98;
 
@@ -27,7 +29,8 @@ void ReplayCosts::Rate::add(double seconds, std::int64_t bytes) {
 double ReplayCosts::seconds(const Learnt& learnt, double first, std::int64_t bytes) const {
   if (!learns_) return first;
   if (learnt.again > 0) return learnt.again;
-  return first + slower_.per_byte() * static_cast<double>(bytes);
+  const double slower = slower_.per_byte() * static_cast<double>(bytes);
+  return std::min(first + slower, kMostOfGuess * first);
 }
 
 void ReplayCosts::replayed(Learnt& learnt, double first, std::int64_t bytes, double seconds) {
@@ -35,8 +38,9 @@ void ReplayCosts::replayed(Learnt& learnt, double first, std::int64_t bytes, dou
   const bool is_known = learnt.again > 0;
   const double most = is_known ? kMostOfKnown * learnt.again : kMostOfFirst * first;
   const double taken = std::min(seconds, most);
-  slower_.add(std::max(taken - first, 0.0), bytes);
   learnt.again = is_known ? learnt.again + kShare * (taken - learnt.again) : taken;
+  // Not what it took: forms that were never run again would be taken for dearer than this one.
+  slower_.add(std::max(learnt.again - first, 0.0), bytes);
 }
 
 double ReplayCosts::seconds_to_pack(std::int64_t bytes) const {

@@ -26,8 +26,11 @@ class ReplayCosts {
   ReplayCosts(const ReplayCosts&) = delete;
   ReplayCosts& operator=(const ReplayCosts&) = delete;
 
+  // Whether anything is measured.
+  bool learns() const { return learns_; }
+
   // Of running again a call that took `first` seconds and touches so many bytes. As long as no call
-  // of its form was run again, by how much slower others were for their bytes.
+  // of its form was run again, by how much slower others were for their bytes, within bounds.
   double seconds(const Learnt& learnt, double first, std::int64_t bytes) const;
   // Such a call was run again, and took `seconds`.
   void replayed(Learnt& learnt, double first, std::int64_t bytes, double seconds);
@@ -51,7 +54,7 @@ class ReplayCosts {
   };
 
   const bool learns_;
-  // By which replays took longer than first runs.
+  // By which replays are longer than first runs, as far as is known.
   Rate slower_;
   Rate in_, out_;
 };

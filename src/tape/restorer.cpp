@@ -129,16 +129,6 @@ void Tape::give_bytes(Value& value, c10::Storage storage) {
   if (options_.observer) tell_restored(*options_.observer, *this, value);
 }
 
-// That the call reads and makes.
-std::int64_t Tape::bytes_of(const Producer& producer) {
-  std::int64_t bytes = 0;
-  for (const Producer::Input& input : producer.inputs) bytes += input.bytes;
-  for (const Producer::Output& output : producer.outputs) {
-    if (output.value != nullptr && output.slot < 0) bytes += output.value->size;
-  }
-  return bytes;
-}
-
 void Tape::replay(Producer& producer) {
   if (side_ != nullptr) {
     make_room_on(device_, side_->of_budget.bytes_to_replay(producer), /*is_guess=*/false);
@@ -164,7 +154,7 @@ void Tape::replay(Producer& producer) {
   // An accelerator is only given the work.
   const double seconds = side_ != nullptr ? producer.seconds : watch.seconds();
   if (side_ == nullptr) {
-    costs_.replayed(producer.call.form().learnt, producer.seconds, bytes_of(producer), seconds);
+    costs_.replayed(producer.call.form().learnt, producer.seconds, producer.bytes, seconds);
   }
   ++report.replayed;
   report.replay_seconds += seconds;

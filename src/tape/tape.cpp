@@ -155,17 +155,25 @@ void Tape::set_producer(Value& value, Producer& producer, std::int16_t slot) {
   producer.outputs.push_back({&value, -1, -1, slot});
 }
 
+// For the step: groups of dropped values add it up, and take it off again.
+void Tape::look_up_costs(Producer& producer) const {
+  producer.again = producer.seconds;
+  if (side_ != nullptr || !costs_.learns()) return;
+  for (const Producer::Input& input : producer.inputs) producer.bytes += input.bytes;
+  for (const Producer::Output& output : producer.outputs) {
+    if (output.slot < 0) producer.bytes += output.value->size;
+  }
+  producer.again = costs_.seconds(producer.call.form().learnt, producer.seconds, producer.bytes);
+}
+
 double Tape::add(std::unique_ptr<Producer> producer, double now) {
   ++report.operators;
   std::uint32_t depth = 0;
   for (const Producer::Input& input : producer->inputs) {
     if (input.value != nullptr) depth = std::max(depth, input.value->depth);
   }
-  // Groups of dropped values add it up, and take it off again: it stays as it is in this step.
-  const double again = producer->again =
-      side_ != nullptr
-          ? producer->seconds
-          : costs_.seconds(producer->call.form().learnt, producer->seconds, bytes_of(*producer));
+  look_up_costs(*producer);
+  const double again = producer->again;
   look_for_kinds(*producer);
   number_results(*producer);
   for (const Producer::Output& output : producer->outputs) {

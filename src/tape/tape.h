@@ -176,6 +176,7 @@ class Tape {
   // Packing (packing.cpp): values whose elements are of two kinds, as dropout masks are.
   bool can_be_packed(const Value& value) const;
   void look_for_kinds(Producer& producer);
+  void look_up_costs(Producer& producer) const;
   bool pack(Value& value, c10::DataPtr& memory);
   bool pack_now(Value& value, c10::DataPtr& memory);
   bool unpack(Value& value);
@@ -194,7 +195,6 @@ class Tape {
   double classes_around(const Value& value);
   double walk_upstream(const Value& value);
   double walk_downstream(const Value& value);
-  static std::int64_t bytes_of(const Producer& producer);
   void replay(Producer& producer);
   bool replay_or_give_up(Producer& producer, std::int64_t& bytes);
   c10::Storage storage_for_replay(const Producer& producer, std::size_t slot);

@@ -175,9 +175,12 @@ struct Producer final : Recycled<Producer, kRecycled>, Counted<Producer> {
   c10::SmallVector<Output, 1> outputs;
   // Where it draws.
   std::unique_ptr<const libtorch::Drawn> drawn;
-  // Of the call, and of running it again.
+  // Of the call, and of running it again: 0 until the tape has it, before which nothing that it
+  // made can be dropped.
   double seconds = 0;
   double again = 0;
+  // That it reads and makes, where costs are learnt.
+  std::int64_t bytes = 0;
   // The walk that met it last.
   std::uint32_t met = 0;
 };

@@ -10,6 +10,8 @@
 #include <limits>
 #include <vector>
 
+#include "core/sixteen_elements.h"
+
 namespace reprise {
 namespace {
 
@@ -51,12 +53,16 @@ TYPED_TEST(Kinds, ComeBackAsTheyWere) {
 TYPED_TEST(Kinds, AThirdOneIsFoundWhereverItIs) {
   for (const std::size_t count : {5u, 16u, 61u, 64u, 4103u}) {
     std::vector<TypeParam> all;
-    // Kinds without a bit in common, and a third without one in common with either.
-    for (std::size_t i = 0; i < count; ++i) all.push_back(i % 2 == 0 ? 1 : 2);
-    constexpr auto kHighest = static_cast<TypeParam>(~(static_cast<TypeParam>(-1) >> 1));
+    // Kinds without a bit in common; a third without one in common with either, of some of each's,
+    // and of a half of each.
+    constexpr auto both_halves = [](unsigned low, unsigned high) {
+      return static_cast<TypeParam>(low | static_cast<TypeParam>(high) << (4 * sizeof(TypeParam)));
+    };
+    constexpr TypeParam kKinds[] = {both_halves(1, 1), both_halves(2, 2)};
+    for (std::size_t i = 0; i < count; ++i) all.push_back(kKinds[i % 2]);
     for (std::size_t place = 0; place < count; ++place) {
-      const auto other_sign = static_cast<TypeParam>(all[place] ^ kHighest);
-      for (const TypeParam third : {TypeParam{0}, TypeParam{3}, TypeParam{4}, other_sign}) {
+      for (const TypeParam third : {both_halves(0, 0), both_halves(3, 3), both_halves(4, 4),
+                                    both_halves(1, 2), both_halves(2, 1), both_halves(1, 0)}) {
         std::vector<TypeParam> other = all;
         other[place] = third;
         std::vector<std::uint8_t> bits(count);
@@ -66,6 +72,28 @@ TYPED_TEST(Kinds, AThirdOneIsFoundWhereverItIs) {
       }
     }
   }
+}
+
+// What machines without SSE2 do.
+TYPED_TEST(Kinds, AreTheSameBitsInALoop) {
+  rc::check([] {
+    const auto zero = *rc::gen::arbitrary<TypeParam>(), one = *rc::gen::arbitrary<TypeParam>();
+    const auto third = *rc::gen::arbitrary<TypeParam>();
+    std::vector<TypeParam> all, ours(kSixteen), theirs(kSixteen);
+    for (int i = 0; i < kSixteen; ++i) {
+      const int kind = *rc::gen::inRange(0, 20);
+      all.push_back(kind == 0 ? third : kind % 2 == 0 ? zero : one);
+    }
+    SixteenElements<TypeParam> fast(zero, one);
+    SixteenByLoop<TypeParam> plain(zero, one);
+    const std::uint32_t bits = fast.pack(all.data());
+    RC_ASSERT(bits == plain.pack(all.data()));
+    RC_ASSERT(fast.is_strange() == plain.is_strange());
+    fast.unpack(bits, ours.data());
+    plain.unpack(bits, theirs.data());
+    RC_ASSERT(ours == theirs);
+    RC_ASSERT(ours == all || plain.is_strange());
+  });
 }
 
 TYPED_TEST(Kinds, AFewOfThemShowMostOthers) {
