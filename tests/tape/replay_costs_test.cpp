@@ -98,11 +98,11 @@ TEST(ReplayCosts, OfPackingAreWhatBothWaysTake) {
 }
 
 TEST(ReplayCosts, OfPackingAreMeasuredInStepsOfBudgetsThatLearn) {
-  const Tensor weight = leaf({256 * 1024});
+  const Tensor weight = leaf({256 * 1024}), half = at::full({256 * 1024}, 0.5);
   const auto forward = [&] {
     Tensor sum = at::zeros({});
     for (int i = 0; i < 8; ++i) {
-      sum = sum + (weight * at::bernoulli(at::full({256 * 1024}, 0.5))).sum();
+      sum = sum + (weight * at::bernoulli(half)).sum();
     }
     return sum;
   };
