@@ -110,7 +110,7 @@ void Tape::number_results(const Producer& producer) {
     f.made_at.resize(f.values.size(), 0);
     f.made_at[value.number] = static_cast<std::uint32_t>(f.record->makes.size());
     const double packing = costs_.seconds_to_pack(value.size);
-    const bool is_packed = value.kind_bit != 0 && packing < producer.again;
+    const bool is_packed = value.kind_bit != 0 && packing < seconds_to_make(value);
     f.record->makes.push_back({.value = value.number,
                                .bytes = value.size,
                                .return_nanoseconds = is_packed ? std::llround(packing * 1e9) : -1});
