@@ -39,7 +39,7 @@ class BudgetedStep {
     constexpr int kEnough = 4;
     for (int i = 0; i < kEnough; ++i) run();
     budget_->wait_for_plan(Seconds(60));
-    seconds_.clear();
+    forget();
     run();
   }
   void forget() { seconds_.clear(); }

@@ -1,6 +1,5 @@
 // Sixteen elements at a time to sixteen bits, and back, for elements of two kinds. With SSE2, which
-// every x86-64 has, as fast as memory: what a bit says is compared and chosen in whole registers.
-// Elsewhere as a loop, which compilers make vectors of.
+// every x86-64 has, elements are compared and chosen in whole registers; elsewhere in a loop.
 #pragma once
 
 #include <cstdint>

@@ -6,7 +6,7 @@
 namespace reprise::tape {
 namespace {
 
-// In and out again, on one core of a machine of some years ago.
+// In and out again, on one core.
 constexpr double kPackedBytesPerSecond = 3e9;
 // A measurement's share in what is known of a form.
 constexpr double kShare = 0.25;

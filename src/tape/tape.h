@@ -170,13 +170,13 @@ class Tape {
   void destroy(Value* value);
   void fill_index();
   void drop(Value& value);
+  void look_up_costs(Producer& producer) const;
   // Seconds that making it again would take, from what is there.
   double seconds_to_make(const Value& value);
   bool unpark(Value& value);
   // Packing (packing.cpp): values whose elements are of two kinds, as dropout masks are.
   bool can_be_packed(const Value& value) const;
   void look_for_kinds(Producer& producer);
-  void look_up_costs(Producer& producer) const;
   bool pack(Value& value, c10::DataPtr& memory);
   bool pack_now(Value& value, c10::DataPtr& memory);
   bool unpack(Value& value);
