@@ -34,6 +34,7 @@ constexpr const char* kLossyTier = "lossy_tier";
 constexpr std::int64_t kContext = 64, kBatch = 16;
 constexpr double kNoBound = 1e6;
 constexpr double kWarmUp = 10;  // steps
+// Of which none is compressed: the tier knows nothing yet.
 constexpr int kFirstSteps = 10;
 
 // The documents, as bytes, in the order of their names; the last tenth is for validation.
@@ -103,11 +104,14 @@ class Variant {
     const Stopwatch watch;
     backward(batch, step, tier_);
     milliseconds_.push_back(watch.elapsed().count() * 1e3);
-    // Not while influence is not yet known, and each layer is kept once as it is.
-    if (step >= kFirstSteps) peaks_.push_back(static_cast<double>(peak.peak_above_start().count));
+    if (step >= kFirstSteps) {
+      peaks_.push_back(static_cast<double>(peak.peak_above_start().count));
+      later_.push_back(milliseconds_.back());
+    }
     if (tier_ == Tier::kLossy) {
       pgac_.observe(step);
       note(exact);
+      if (step >= kFirstSteps && pgac_.report().audited) ++audits_;
     }
     // As `reprise train` does; without it such a training is left to chance in its first steps.
     torch::nn::utils::clip_grad_norm_(model_->parameters(), 1.0);
@@ -141,6 +145,18 @@ class Variant {
   const std::vector<double>& measured_errors() const { return measured_; }
   const std::vector<double>& estimated_errors() const { return estimated_; }
   double within_bound() const { return static_cast<double>(within_) / static_cast<double>(steps_); }
+  double audited() const {
+    return static_cast<double>(audits_) / std::max(1.0, static_cast<double>(later_.size()));
+  }
+  double compressed() const {
+    return static_cast<double>(compressed_) / std::max(1.0, static_cast<double>(later_.size()));
+  }
+  // Of the steps after the first ones, audits among them.
+  double mean_milliseconds() const {
+    double sum = 0;
+    for (const double each : later_) sum += each;
+    return sum / std::max(1.0, static_cast<double>(later_.size()));
+  }
   double times_fewer_bytes() const {
     return static_cast<double>(before_.count) / std::max(1.0, static_cast<double>(after_.count));
   }
@@ -171,6 +187,7 @@ class Variant {
     after_ += report.compressed_to;
     ++steps_;
     if (report.gradient_error <= pgac_bound_) ++within_;
+    if (report.compressed_from.count > 0) ++compressed_;
     if (exact.empty() || report.gradient_error == 0) return;
     double error = 0, all = 0;
     for (std::size_t i = 0; i < exact.size(); ++i) {
@@ -187,9 +204,9 @@ class Variant {
   models::Gpt model_;
   std::vector<at::Tensor> of_blocks_;
   std::unique_ptr<torch::optim::AdamW> optimizer_;
-  std::vector<double> milliseconds_, peaks_, measured_, estimated_;
+  std::vector<double> milliseconds_, later_, peaks_, measured_, estimated_;
   double pgac_bound_ = kNoBound;
-  std::int64_t steps_ = 0, within_ = 0;
+  std::int64_t steps_ = 0, within_ = 0, audits_ = 0, compressed_ = 0;
   Bytes before_, after_;
 };
 
@@ -221,8 +238,8 @@ std::vector<LossyCase> lossy_cases() {
 
 // What the seeds came to, of one case.
 struct Outcomes {
-  std::vector<double> milliseconds, peaks, losses, measured, estimated;
-  std::vector<double> within;
+  std::vector<double> milliseconds, means, peaks, losses, measured, estimated;
+  std::vector<double> within, audited, compressed;
   double fewer = 0;
 };
 
@@ -245,11 +262,16 @@ void train_seed(std::uint64_t seed, int steps, const LossyText& text,
     Outcomes& outcome = outcomes[i];
     Variant& variant = *variants[i];
     outcome.milliseconds.push_back(median(variant.milliseconds()));
+    outcome.means.push_back(variant.mean_milliseconds());
     outcome.losses.push_back(variant.validation(text));
     std::ranges::copy(variant.measured_errors(), std::back_inserter(outcome.measured));
     std::ranges::copy(variant.estimated_errors(), std::back_inserter(outcome.estimated));
     outcome.fewer = variant.times_fewer_bytes();
-    if (variant.tier() == Tier::kLossy) outcome.within.push_back(variant.within_bound());
+    if (variant.tier() == Tier::kLossy) {
+      outcome.within.push_back(variant.within_bound());
+      outcome.audited.push_back(variant.audited());
+      outcome.compressed.push_back(variant.compressed());
+    }
     std::ranges::copy(variant.peaks(), std::back_inserter(outcome.peaks));
   }
 }
@@ -268,14 +290,20 @@ void report_case(Session& session, const LossyCase& of, const Outcomes& mine,
   };
   report("step", "×plain", beside(mine.milliseconds, plain.milliseconds));
   const std::vector<double> peaks = beside(mine.peaks, plain.peaks);
+  report("step, mean after the tenth", "×plain", beside(mine.means, plain.means));
   report("peak of a step, above its start", "×plain", peaks);
   report("highest such peak", "×plain", {std::ranges::max(peaks)});
   if (of.tier != Tier::kLossy) return;
   report("bytes of routed values", "× fewer", {mine.fewer}, of.fewer);
+  report("steps after the tenth that were compressed", "of all", mine.compressed);
+  report("steps after the tenth that were audited", "of all", mine.audited);
+  if (mine.measured.empty()) return;
   report("gradient error, measured", "", mine.measured);
-  report("gradient error, estimated ÷ measured", "", beside(mine.estimated, mine.measured));
+  report("gradient error, expected at most ÷ measured", "", beside(mine.estimated, mine.measured));
   if (of.options.lossy->gradient_error < kNoBound) {
-    report("steps whose estimate is within the bound", "of all", mine.within);
+    report("largest gradient error measured", "×bound",
+           {std::ranges::max(mine.measured) / of.options.lossy->gradient_error}, {.at_most = 1});
+    report("steps whose expected error is within the bound", "of all", mine.within);
   }
   double change = 0;
   for (const double ratio : beside(mine.losses, plain.losses)) change += ratio - 1;

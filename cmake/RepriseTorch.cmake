@@ -9,10 +9,15 @@
 # error_variable. It looks, in this order, at the target `torch` of an earlier find_package(Torch), the
 # variable REPRISE_TORCH_DIR (CMake's or the environment's), HINT, and the python3 on the path. Wheels (CPU
 # or CUDA, no toolkit needed) and unpacked LibTorch have the same layout: include/ and lib/.
-set(REPRISE_TORCH_OLDEST 2.11)
+# What is built and tested. Others differ in LibTorch's internals, which src/libtorch reads.
+set(REPRISE_TORCH_OLDEST 2.13)
 set(REPRISE_TORCH_NEWEST 2.13)
+set(reprise_torch_versions "${REPRISE_TORCH_OLDEST}")
+if(NOT REPRISE_TORCH_OLDEST STREQUAL REPRISE_TORCH_NEWEST)
+  string(APPEND reprise_torch_versions " to ${REPRISE_TORCH_NEWEST}")
+endif()
 set(reprise_torch_remedy
-  "Pass -DREPRISE_TORCH_DIR=<folder>: the `torch` folder of a Python installation, or an unpacked LibTorch, of version ${REPRISE_TORCH_OLDEST} to ${REPRISE_TORCH_NEWEST}.")
+  "Pass -DREPRISE_TORCH_DIR=<folder>: the `torch` folder of a Python installation, or an unpacked LibTorch, of version ${reprise_torch_versions}.")
 
 function(reprise_find_torch error_variable)
   cmake_parse_arguments(arg "" HINT "" ${ARGN})
@@ -99,7 +104,7 @@ function(_reprise_check_torch dir origin)
     if(NOT minor)
       set(error "No LibTorch: ${where} has no include/torch/headeronly/version.h. ${reprise_torch_remedy}")
     elseif(minor VERSION_LESS REPRISE_TORCH_OLDEST OR minor VERSION_GREATER REPRISE_TORCH_NEWEST)
-      set(error "LibTorch ${version} in ${where} is not supported: reprise needs ${REPRISE_TORCH_OLDEST} to ${REPRISE_TORCH_NEWEST}. ${reprise_torch_remedy}")
+      set(error "LibTorch ${version} in ${where} is not supported: reprise needs ${reprise_torch_versions}. ${reprise_torch_remedy}")
     else()
       foreach(file include/torch/csrc/api/include/torch/torch.h include/ATen/core/Tensor.h lib/libc10.so
               lib/libtorch_cpu.so lib/libtorch.so)

@@ -42,6 +42,10 @@ AskedBudget AskedBudget::parse(std::string_view option, std::string_view text) {
   AskedBudget budget;
   budget.option_ = option;
   budget.text_ = text;
+  if (text == "least") {
+    budget.form_ = Form::kLeast;
+    return budget;
+  }
   if (text.ends_with('%')) {
     if (const auto share = read_percent(text.substr(0, text.size() - 1))) {
       budget.form_ = Form::kShare;
@@ -55,7 +59,8 @@ AskedBudget AskedBudget::parse(std::string_view option, std::string_view text) {
   }
   throw UsageError(fmt::format(
       "{} is '{}': give all bytes (400MB, 8GiB; at most 2^60), a share of the plain step's peak "
-      "(80%; above 0% and at most {:g}%), or bytes above those live before the step (+84MB)",
+      "(80%; above 0% and at most {:g}%), bytes above those live before the step (+84MB), or "
+      "'least': the least in which a step runs",
       option, text, kMostPercent));
 }
 
@@ -65,11 +70,11 @@ std::optional<AskedBudget> AskedBudget::of_strategy(std::string_view strategy) {
   return parse("the budget of strategy " + std::string(strategy), strategy.substr(kKind.size()));
 }
 
-Bytes AskedBudget::limit(Bytes live, Bytes plain_peak) const {
-  Bytes limit = bytes_;
+Bytes AskedBudget::limit(Bytes live, Bytes measured) const {
+  Bytes limit = is_least() ? measured : bytes_;
   if (form_ == Form::kAbove) limit += live;
   if (form_ == Form::kShare) {
-    limit = Bytes(std::llround(share_ * static_cast<double>(plain_peak.count)));
+    limit = Bytes(std::llround(share_ * static_cast<double>(measured.count)));
   }
   if (limit > live) return limit;
   throw UsageError(
@@ -80,10 +85,14 @@ Bytes AskedBudget::limit(Bytes live, Bytes plain_peak) const {
                   std::max(1.0, std::ceil(live.megabytes()))));
 }
 
-std::string AskedBudget::describe(Bytes live, Bytes plain_peak) const {
-  const std::string bytes = to_string(limit(live, plain_peak));
+std::string AskedBudget::describe(Bytes live, Bytes measured) const {
+  const std::string bytes = to_string(limit(live, measured));
   if (form_ == Form::kShare) {
-    return fmt::format("{}: {} of the plain step's {}", bytes, text_, to_string(plain_peak));
+    return fmt::format("{}: {} of the plain step's {}", bytes, text_, to_string(measured));
+  }
+  if (is_least()) {
+    return fmt::format("{} ({} bytes): the least in which a step runs, of which {} are live before",
+                       bytes, measured.count, to_string(live));
   }
   return fmt::format("{}, of which {} are live before the step", bytes, to_string(live));
 }

@@ -5,6 +5,7 @@
 // | 400MB, 8GiB  | all bytes of the device's allocator                               |
 // | 80%          | that part of the peak of a plain step, which is measured for it   |
 // | +84MB        | so much above what is live before the step                        |
+// | least        | the least in which the step runs, which a recorded step shows     |
 #pragma once
 
 #include <reprise/bytes.h>
@@ -26,15 +27,16 @@ class AskedBudget {
 
   const std::string& text() const { return text_; }
   bool is_share() const { return form_ == Form::kShare; }
+  bool is_least() const { return form_ == Form::kLeast; }
 
-  // Throws UsageError if it would not be above `live`, the bytes before the step. `plain_peak`
-  // counts for a share alone.
-  Bytes limit(Bytes live, Bytes plain_peak) const;
+  // Throws UsageError if it would not be above `live`, the bytes before the step. `measured`: of a
+  // share the plain step's peak, of `least` the least bytes; else it does not count.
+  Bytes limit(Bytes live, Bytes measured) const;
   // "86.9 MB: 80% of the plain step's 108.6 MB".
-  std::string describe(Bytes live, Bytes plain_peak) const;
+  std::string describe(Bytes live, Bytes measured) const;
 
  private:
-  enum class Form { kAll, kShare, kAbove };
+  enum class Form { kAll, kShare, kAbove, kLeast };
 
   std::string option_, text_;
   Form form_ = Form::kAll;

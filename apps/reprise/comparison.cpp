@@ -152,6 +152,12 @@ void Comparison::open_budget(Measured& measured) {
     if (!training_) measure_training();
     measured.training_limit = measured.asked->limit(training_->live, training_->peak);
     measured.limit = live_ + (measured.training_limit - training_->live);
+  } else if (measured.asked->is_least()) {
+    constexpr Bytes kNoBound(std::int64_t{1} << 60);
+    Measured recorded(models::Strategy::parse("none"));
+    recorded.budget = make_budget(kNoBound);
+    seconds_of_step(recorded, 0);
+    measured.limit = measured.asked->limit(live_, recorded.budget->least().value());
   } else {
     measured.limit = measured.asked->limit(live_, peak_);
   }

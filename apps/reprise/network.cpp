@@ -6,6 +6,7 @@
 #include <ATen/Parallel.h>
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
+#include <reprise/memory_budget.h>
 #include <xxhash.h>
 
 #include "apps/reprise/device.h"
@@ -101,6 +102,7 @@ std::uint64_t hash_parameters(const torch::nn::Module& model) {
   std::uint64_t hash = 0;
   for (const at::Tensor& parameter : model.parameters()) {
     const at::Tensor bytes = parameter.detach().cpu().contiguous();
+    const Pin in_place(bytes);
     hash = XXH3_64bits_withSeed(bytes.const_data_ptr(), bytes.nbytes(), hash);
   }
   return hash;

@@ -225,7 +225,11 @@ void check_unplanned(const CompareOptions& options) {
   if (options.planned_budgets.size() != 1) {
     throw UsageError("--fill-budget needs one budget: add --budget, such as --budget 2GB");
   }
-  AskedBudget::parse("--budget", options.planned_budgets.front());
+  if (AskedBudget::parse("--budget", options.planned_budgets.front()).is_least()) {
+    throw UsageError(
+        "--budget is 'least': --fill-budget looks for the batch that fills a budget, and the least "
+        "one is of a batch; give bytes, a share of the plain step's peak or +N");
+  }
   for (const std::string& strategy : options.strategies) {
     if (!AskedBudget::of_strategy(strategy)) continue;
     throw UsageError(fmt::format(

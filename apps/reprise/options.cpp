@@ -138,8 +138,10 @@ void bind(CLI::App& command, TrainOptions& options) {
               "most bytes alive in a step, forward, backward and optimizer: what would\n"
               "pass it is dropped, and made again when it is read. All bytes (400MB,\n"
               "8GiB), a share of the peak of a plain step, which is run for that before\n"
-              "the first one (80%), or above what is live before a step (+84MB): weights\n"
-              "and the optimizer's moments. Where a step cannot be run in it: exit code 4");
+              "the first one (80%), above what is live before a step (+84MB): weights\n"
+              "and the optimizer's moments; or 'least': the least in which a step runs, as\n"
+              "one shows that is recorded before the first one. Where a step cannot be run\n"
+              "in it: exit code 4");
   bind_budget_options(memory, options);
   OptionGroup saving(command, "Saving");
   saving.path("--checkpoint-dir", "DIR", options.checkpoint_dir,
@@ -169,7 +171,7 @@ void bind(CLI::App& command, CompareOptions& options) {
                    "yardstick: " +
                    strategy_list() +
                    ",\nbudget:B (a byte budget as that of `reprise train`: budget:80%,\n"
-                   "budget:+54MB)")
+                   "budget:+54MB, budget:least)")
                       .c_str());
   measuring.whole("--steps", options.steps, {1, kMostSteps}, "timed steps under each strategy");
   measuring.flag("--fill-budget", options.fill_budget,
@@ -198,10 +200,11 @@ void bind(CLI::App& command, CompareOptions& options) {
 
 void bind(CLI::App& command, FrontierOptions& options) {
   OptionGroup measuring(command, "Measuring");
-  measuring.names("--budgets", options.budgets, "",
-                  "byte budgets with commas between, as those of `reprise train` (80%, 400MB,\n"
-                  "+84MB); if not given, ten parts of the plain step's activations, down to\n"
-                  "the least that works, which is searched for");
+  measuring.names(
+      "--budgets", options.budgets, "",
+      "byte budgets with commas between, as those of `reprise train` (80%, 400MB,\n"
+      "+84MB, least); if not given, ten parts of the plain step's activations, down to\n"
+      "the least that works, which is searched for");
   measuring.whole("--steps", options.steps, {1, kMostSteps}, "timed steps under each budget");
   bind_budget_options(measuring, options);
   bind_model(command, options);

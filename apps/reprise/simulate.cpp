@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <reprise/error.h>
 #include <reprise/simulate.h>
+#include <algorithm>
 
 #include <CLI/App.hpp>
 #include <memory>
@@ -98,6 +99,21 @@ void print_json(const Options& options, const StepTrace& trace, const std::vecto
   print_result(result.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }
 
+// The least budget that fits, by bisection, to a thousandth of the plain peak.
+Bytes least_that_fits(const StepTrace& trace, SimulateOptions options) {
+  const auto fits = [&](std::int64_t bytes) {
+    options.budget = Bytes(bytes);
+    return trace.simulate(options).outcome == SimulatedStep::Outcome::kFits;
+  };
+  const std::int64_t peak = trace.plain_peak().count;
+  std::int64_t works = peak, fails = trace.floor().count - 1;
+  while (works - fails > std::max<std::int64_t>(peak / 1000, 1)) {
+    const std::int64_t middle = fails + (works - fails) / 2;
+    (fits(middle) ? works : fails) = middle;
+  }
+  return Bytes(works);
+}
+
 int simulate(const Options& options) {
   if (options.trace.empty()) {
     throw UsageError("no trace was given: name a file of JSON lines, as `reprise simulate TRACE`");
@@ -108,13 +124,14 @@ int simulate(const Options& options) {
   std::vector<Simulated> all;
   for (const std::string& heuristic : heuristics) {
     for (const std::string& text : budgets) {
-      const Bytes budget = read_planned_budget(text, trace.plain_peak());
-      all.push_back({heuristic, budget,
-                     trace.simulate({.budget = budget,
-                                     .heuristic = heuristic,
-                                     .by_index = options.by_index,
-                                     .slowdown_limit = options.slowdown_limit,
-                                     .seed = static_cast<std::uint64_t>(options.seed)})});
+      SimulateOptions each{.budget = {},
+                           .heuristic = heuristic,
+                           .by_index = options.by_index,
+                           .slowdown_limit = options.slowdown_limit,
+                           .seed = static_cast<std::uint64_t>(options.seed)};
+      each.budget = text == "least" ? least_that_fits(trace, each)
+                                    : read_planned_budget(text, trace.plain_peak());
+      all.push_back({heuristic, each.budget, trace.simulate(each)});
     }
   }
   options.json ? print_json(options, trace, all) : print_table(options, trace, all);
@@ -132,7 +149,8 @@ void add_simulate(CLI::App& program, Chosen& chosen) {
              "the step's operators: JSON lines as simrd writes them, or compressed by gzip");
   OptionGroup what(*command, "Simulation");
   what.text("--budget", "LIST", options->budgets,
-            "budgets, with commas: shares of the plain peak (0.5, 50%) or bytes (400MB, 8GiB)");
+            "budgets, with commas: shares of the plain peak (0.5, 50%), bytes (400MB, 8GiB), or\n"
+            "'least', the least that fits");
   what.text("--heuristic", "LIST", options->heuristics,
             "which value goes first: h_up, h_eq, h_dtr, h_local, lru, largest, random");
   what.flag("--index", options->by_index,

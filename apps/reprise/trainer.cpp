@@ -91,15 +91,30 @@ void Trainer::open_budget() {
   const AskedBudget asked = AskedBudget::parse("--budget", *options_.budget);
   optimizer_.zero_grad();
   const Bytes live = live_before_step();
-  Bytes plain_peak;
+  const BudgetOptions options = budget_options(options_, open_park(options_.park));
+  network_.model()->train();
+  const Bytes moments = live - live_bytes(network_.device());
+  const auto plainly = models::Strategy::parse("none");
+  Bytes measured;
   if (asked.is_share()) {
-    network_.model()->train();
-    const Bytes moments = live - live_bytes(network_.device());
-    const auto plainly = models::Strategy::parse("none");
     const Verification plain(*network_.model(), network_.device(), [&] { accumulate(plainly); });
-    plain_peak = need_of_training(*network_.model(), live, plain.report().peak + moments).peak;
+    measured = need_of_training(*network_.model(), live, plain.report().peak + moments).peak;
   }
-  budget_.emplace(asked, live, plain_peak, budget_options(options_, open_park(options_.park)));
+  if (asked.is_least()) {
+    measured = need_of_training(*network_.model(), live, least_of_backward(options) + moments).peak;
+  }
+  budget_.emplace(asked, live, measured, options);
+}
+
+// Of forward and backward of the next step, of which it leaves no trace.
+Bytes Trainer::least_of_backward(const BudgetOptions& options) {
+  MemoryBudget boundless(kNoBound, options);
+  const Verification recorded(*network_.model(), network_.device(), [&] {
+    auto step = boundless.step();
+    accumulate(strategy_);
+    step.finish();
+  });
+  return boundless.least().value();
 }
 
 StepReport Trainer::step(const std::shared_ptr<BudgetObserver>& observer) {

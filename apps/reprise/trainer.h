@@ -46,8 +46,8 @@ class Trainer {
 
   // Opens the budget that the options ask for, if they do: to be called once, before the first step
   // and after resume(). For a share of the plain peak it runs a plain forward and backward of the
-  // first step, and leaves no trace of them. Throws UsageError if it is not above what is live
-  // before a step.
+  // first step, for the least one that is recorded, and leaves no trace of them. Throws UsageError
+  // if it is not above what is live before a step.
   void open_budget();
   const std::optional<TrainingBudget>& budget() const { return budget_; }
 
@@ -82,6 +82,7 @@ class Trainer {
   // Forward and backward of all batches of the next step; returns their mean loss.
   double accumulate(const models::Strategy& strategy);
   double finite_loss(double loss) const;
+  Bytes least_of_backward(const BudgetOptions& options);
   // Weights, data and the optimizer's moments, which it makes in its first step.
   Bytes live_before_step();
   bool is_verified_next() const { return options_.verify > 0 && done_ % options_.verify == 0; }

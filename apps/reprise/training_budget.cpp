@@ -7,11 +7,11 @@
 
 namespace reprise::app {
 
-TrainingBudget::TrainingBudget(AskedBudget asked, Bytes live, Bytes plain_peak,
+TrainingBudget::TrainingBudget(AskedBudget asked, Bytes live, Bytes measured,
                                const BudgetOptions& options)
     : asked_(std::move(asked)),
       live_(live),
-      plain_peak_(plain_peak),
+      measured_(measured),
       options_(options),
       usual_(std::make_unique<MemoryBudget>(limit(), options_)) {}
 
@@ -25,7 +25,7 @@ MemoryBudget& TrainingBudget::of_step(bool verified, std::shared_ptr<BudgetObser
 }
 
 std::string TrainingBudget::describe() const {
-  return fmt::format("{}; heuristic {}{}", asked_.describe(live_, plain_peak_), options_.heuristic,
+  return fmt::format("{}; heuristic {}{}", asked_.describe(live_, measured_), options_.heuristic,
                      options_.verify ? ", what is made again is verified" : "");
 }
 

@@ -113,7 +113,7 @@ nlohmann::json tape_of(const Outcome& outcome, const TrainingBudget& budget) {
                          {"peak_bytes", outcome.tape.peak.count},
                          {"steps", outcome.milliseconds.size()},
                          {"per_step", per_step(outcome.tape, outcome.milliseconds.size())}};
-  if (budget.asked().is_share()) tape["plain_peak_bytes"] = budget.plain_peak().count;
+  if (budget.asked().is_share()) tape["plain_peak_bytes"] = budget.measured().count;
   return tape;
 }
 

@@ -42,7 +42,8 @@ struct ChainStage {
   bool operator==(const ChainStage&) const = default;
 };
 
-// The chain's input is the caller's: it is there throughout and not counted.
+// The chain's input is the caller's: it is there throughout and not counted. Its output is the
+// caller's from the last stage's forward to the end of backward, and counted.
 struct Chain {
   std::vector<ChainStage> stages;
   Bytes input_gradient;  // that the first stage's backward makes; 0 if nobody asks for it

@@ -7,12 +7,13 @@
 //
 // The call is a *region*. Forward keeps alive the region's arguments and nothing it computes
 // inside; the first read of a saved tensor in backward runs f again, collects what it saves, and
-// hands each tensor out once. Gradients are bitwise those of the plain call, as long as f does the
-// same thing twice: random draws (dropout) are replayed, autocast and the other ambient state are
-// as they were, tensors that f updates (BatchNorm's running statistics) are as forward found them
-// and are updated once, and what f saves is checked. Source of the method: Chen et al., "Training
-// Deep Nets with Sublinear Memory Cost", arXiv:1604.06174; of the nesting rules:
-// torch/utils/checkpoint.py, note "Nestable Checkpoint".
+// hands each tensor out once. Gradients are bitwise those of the plain call (with one exception of
+// reentrant regions, see `reentrant`), as long as f does the same thing twice: random draws
+// (dropout) are replayed, autocast and the other ambient state are as they were, tensors that f
+// updates (BatchNorm's running statistics) are as forward found them and are updated once, and what
+// f saves is checked. Source of the method: Chen et al., "Training Deep Nets with Sublinear Memory
+// Cost", arXiv:1604.06174; of the nesting rules: torch/utils/checkpoint.py, note "Nestable
+// Checkpoint".
 //
 // Arguments are copied or moved into the region, as std::thread does it, and handed to f as const
 // lvalues (std::ref passes a reference). Tensors anywhere in them (visit_tensors.h) are saved
@@ -103,7 +104,10 @@ struct CheckpointOptions {
   // a backward of its own inside (torch's use_reentrant=True), with these limits: only backward()
   // without `inputs`; at least one input and one output must require grad; every floating-point
   // output requires grad; tensors detached inside raise an error; no second derivative
-  // (create_graph); f always runs to its end, and the scopes below have no effect.
+  // (create_graph); f always runs to its end, and the scopes below have no effect. Where an
+  // argument is also used outside of the region (a skip connection), its gradient is not bitwise
+  // the plain one: the inner backward sums the gradients from inside first, and the plain step adds
+  // all of them one by one in another order.
   bool reentrant = false;
 
   // Replay random draws, from every generator that an operator inside f draws from. Draws that are
@@ -133,8 +137,8 @@ struct CheckpointOptions {
   // false: both runs write, as in torch.
   bool preserve_state = true;
 
-  // Recompute under forward's autocast state (every device type), deterministic-algorithm flags and
-  // default dtype. false: under whatever is in force in backward.
+  // Recompute under forward's autocast, at::Context (oneDNN, precisions, determinism), default
+  // dtype, threads, rounding and denormals. false: under whatever is in force in backward.
   bool preserve_ambient_state = true;
 
   // An EarlyStopScope around the forward call overrides it. kAlways is refused with `reentrant`.

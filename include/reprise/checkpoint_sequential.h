@@ -18,13 +18,25 @@
 //
 // does both in one call: measures the model at its first use with inputs of that shape, plans by
 // planners::rotor, and remembers the plan for as long as the model lives. The budget is for what
-// the model's forward and backward add to what is live before: activations, temporaries, gradients.
+// the model's forward and backward add to what is live before: activations, temporaries, gradients,
+// and the result, which counts throughout as the caller mostly holds it.
 // Only the first use may take more, where one layer alone, kept and beside its input and output,
 // does. Several threads measure one after another; what others allocate meanwhile is counted as the
 // model's (reprise/profile_chain.h), so let first uses be alone. Inputs without memory, as in an
 // estimate (reprise/estimate.h), have nothing to measure: UsageError.
 //
-// In each form gradients are bitwise those of the plain chain.
+// Layers that take and return several tensors, each a tuple, a vector or another type with
+// visit_tensors.h, run in segments as well; all take and return that one type:
+//
+//   using Pair = std::tuple<at::Tensor, at::Tensor>;
+//   std::vector<std::function<Pair(const Pair&)>> layers = ...;
+//   auto [a, b] = reprise::checkpoint_sequential(layers, 4, Pair(x, y));
+//
+// So does a Sequential or a list of modules whose forward() takes and returns it. A schedule and a
+// budget are for chains of one tensor: a profile measures what one tensor between two layers takes.
+//
+// In each form gradients are bitwise those of the plain chain. Without grad mode, as in evaluation,
+// no form makes regions.
 //
 // Errors: UsageError if `segments` is not between 1 and the number of functions, the list is empty,
 // a schedule offloads and there is no store, or with a budget a layer writes to the input (its
@@ -43,6 +55,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -61,6 +74,13 @@ at::Tensor checkpoint_sequential(const std::vector<TensorFunction>& functions,
                                  std::shared_ptr<Store> store = nullptr);
 
 namespace detail {
+
+// Throws as checkpoint_sequential() does.
+void check_segments(std::size_t functions, std::int64_t segments);
+
+template <class Value>
+concept IsSeveralTensors =
+    !std::same_as<Value, at::Tensor> && holds_tensors<Value> && std::copyable<Value>;
 
 template <class Module>
 TensorFunction tensor_function(const Module& module) {
@@ -116,6 +136,16 @@ void each_layer(const Model& model, F&& f) {
   }
 }
 
+// Of a module's holder, or of an AnyModule.
+template <class Value, class Module>
+std::function<Value(const Value&)> function_of(Module module) {
+  if constexpr (requires(const Value& values) { module.template forward<Value>(values); }) {
+    return [module](const Value& values) mutable { return module.template forward<Value>(values); };
+  } else {
+    return [module](const Value& values) mutable -> Value { return module->forward(values); };
+  }
+}
+
 template <class Model>
 std::vector<TensorFunction> functions_of(const Model& model) {
   std::vector<TensorFunction> functions;
@@ -135,12 +165,44 @@ at::Tensor checkpoint_within(const Layers& layers, Bytes budget, at::Tensor inpu
 
 }  // namespace detail
 
+template <detail::IsSeveralTensors Value>
+Value checkpoint_sequential(const std::vector<std::function<Value(const Value&)>>& functions,
+                            std::int64_t segments, std::type_identity_t<Value> input,
+                            const CheckpointOptions& options = detail::default_options()) {
+  detail::check_options(options);
+  detail::check_segments(functions.size(), segments);
+  const auto size = functions.size() / static_cast<std::size_t>(segments);
+  auto next = functions.begin();
+  for (std::int64_t segment = 0; segment + 1 < segments; ++segment) {
+    const auto end = next + static_cast<std::ptrdiff_t>(size);
+    input = checkpoint(
+        options,
+        [own = std::vector(next, end)](Value values) {
+          for (const auto& function : own) values = function(values);
+          return values;
+        },
+        std::move(input));
+    next = end;
+  }
+  for (; next != functions.end(); ++next) input = (*next)(input);
+  return input;
+}
+
 // Of torch::nn::Sequential, and of any list of modules: std::vector<torch::nn::AnyModule>,
 // std::vector of one kind of module holder.
 template <detail::IsLayers Model>
 at::Tensor checkpoint_sequential(const Model& model, std::int64_t segments, at::Tensor input,
                                  const CheckpointOptions& options = detail::default_options()) {
   return checkpoint_sequential(detail::functions_of(model), segments, std::move(input), options);
+}
+
+template <detail::IsLayers Model, detail::IsSeveralTensors Value>
+Value checkpoint_sequential(const Model& model, std::int64_t segments, Value input,
+                            const CheckpointOptions& options = detail::default_options()) {
+  std::vector<std::function<Value(const Value&)>> functions;
+  detail::each_layer(
+      model, [&](const auto& module) { functions.push_back(detail::function_of<Value>(module)); });
+  return checkpoint_sequential(functions, segments, std::move(input), options);
 }
 
 template <detail::IsLayers Model>

@@ -23,8 +23,15 @@
 // than 256 KiB were kept so in a step, such calls are recorded for the rest of it.
 //
 // The budget counts all bytes of the device's allocator (live_bytes()): parameters, gradients,
-// optimizer state and temporaries too, and whatever other threads allocate meanwhile. Only an
-// allocation that another thread had begun before the step may pass the limit.
+// optimizer state and temporaries too, and whatever other threads allocate meanwhile.
+//
+// Threads. A BudgetError comes only to a thread that works for a step of the budget: the one that
+// opened the step, and those to which LibTorch carries its state (autograd's threads, a thread with
+// the step's at::ThreadLocalState). Every other thread (a data loader, a logger, a thread that a
+// kernel starts itself, OpenMP's workers too, a step of another budget) has no part in the limit:
+// values are dropped to make room for what it allocates on the CPU, and what finds no room is
+// handed out and counted all the same. So the peak may pass the limit by StepReport::other_threads;
+// the step's own next allocation is refused then, and the error names those bytes.
 //
 // On an accelerator (BudgetOptions::device) the allocator asks nobody, and room is made before an
 // operator runs, from what the same call (operator, shapes, numbers) took before in any step of the
@@ -33,7 +40,7 @@
 // step on the peak stays within the budget, as far as calls take what they took before. Where the
 // device itself is full (c10::OutOfMemoryError), values are dropped, and the operator is run again
 // if it has not changed its arguments; if nothing can be dropped the error goes on. docs/tape.md
-// says what is exact.
+// says what is exact. All of this was tried on a simulated device alone (tests/fake_device).
 //
 // What a program must not do inside a step: write through a pointer (data_ptr(), accessor()) to
 // anything but what a factory has made and no operator has read yet, for what an operator has made
@@ -94,8 +101,10 @@ struct BudgetOptions {
   // back is computed again, with a warning. It must not allocate memory of the device on threads of
   // its own while it is called, nor be the store of an Offload scope inside of a step.
   std::shared_ptr<Store> store = {};
-  // Values below this size are not dropped: it would cost more than it frees. Most calls that make
-  // nothing else are not recorded either (above).
+  // Values below this size, at least 0, are not dropped: it would cost more than it frees. Nor are,
+  // on the CPU and whatever their size, rows of int64 and int32, into which LibTorch's composites
+  // hold raw pointers: lengths, batch sizes, offsets. Most calls that make nothing else are not
+  // recorded either (above).
   Bytes smallest = KiB(16);
   // The most time that a step may spend on running operators again: just above the smallest budget
   // that works it may be exponentially long. Past it the step ends with a BudgetError.
@@ -118,7 +127,11 @@ struct BudgetOptions {
 
 // What a step did.
 struct StepReport {
-  Bytes peak;                  // the most bytes live at once
+  Bytes peak;  // the most bytes live at once
+  // Of them, on the CPU: the most that threads outside of all steps held at once of what they had
+  // allocated while there was a step. By so much, and by what steps of other budgets took, may the
+  // peak be above the limit.
+  Bytes other_threads;
   std::int64_t operators = 0;  // recorded, or passed by for making only what is too small
   std::int64_t dropped = 0;
   Bytes dropped_bytes;
@@ -138,10 +151,10 @@ struct StepReport {
 
 class MemoryBudget {
  public:
-  // At most `limit` bytes on the device. Throws UsageError for a limit that is not positive, for a
-  // heuristic that is not known, for a store that is of no use to it, for a device that is not
-  // there or whose allocator keeps no statistics, and where operators cannot be seen below
-  // autograd.
+  // At most `limit` bytes on the device. Throws UsageError for a limit that is not positive, for
+  // options out of range, for a heuristic that is not known, for a store that is of no use to it,
+  // for a device that is not there or whose allocator keeps no statistics, and where operators
+  // cannot be seen below autograd.
   explicit MemoryBudget(Bytes limit, BudgetOptions options = {});
   // That part of all the bytes that the device of the options has; of the CPU: of the machine's
   // physical memory, or of the limit of the process's control group where that is smaller. Memory
@@ -162,8 +175,9 @@ class MemoryBudget {
     Step(Step&&) noexcept;
     Step& operator=(Step&&) = delete;
 
-    // Brings back what was dropped and is still held, and forgets the tape. Throws BudgetError if
-    // that does not fit.
+    // Brings back what was dropped and is still held, and forgets the tape. BudgetError where that
+    // does not fit: at once, with all the bytes that it takes. UsageError if a step inside of this
+    // one is still open on this thread, or if this one was moved from.
     void finish();
 
    private:
@@ -188,6 +202,19 @@ class MemoryBudget {
   void use(const LearnedPlan& plan, OnOtherStep on_other = OnOtherStep::kThrow);
   // Until nothing is being planned, or the time is over; whether nothing is.
   bool wait_for_plan(std::chrono::duration<double> most) const;
+
+  // The least bytes in which a step runs: of the last whole step that was written down, which the
+  // first two are (an optimizer makes its state in the first), and the one after a step of another
+  // number of operators. Nothing before the first whole step, and for paranoid ones. The limit of
+  // this budget may be far above: a step that drops nothing shows it too.
+  //
+  // The step is run again in arithmetic, by the rules of the tape, without a plan, and with costs
+  // as they were measured and others around them. It is an estimate: which value is dropped first
+  // hangs on measured times, so a real step may need some percent more or less; leave 5 % of room
+  // (docs/tape.md has the figures). Like the limit it counts all bytes of the device, those of
+  // other threads as they were in the step. Takes some tenths of a second the first time; on any
+  // thread.
+  std::optional<Bytes> least() const;
 
   Bytes limit() const;
   // Of the step that ended last, or of the one under way.

@@ -100,42 +100,71 @@ enum class PgacRanking : std::uint8_t {
 //
 // - **Routes.** Layers with m_t >= tau_t are kept as they are, those below in 8 bits, those below
 //   far * tau_t in 4. Values that are a mask or mostly zeros stay exact in every route.
-// - **Error.** Rounding at random, without bias, adds noise to what backward reads, and so to the
-//   gradients. How much is estimated: the noise of each parked value is known from what it holds,
-//   and what a layer makes of it is measured in *probes*: in backward of one step, one layer's
-//   gradients are made twice more, from the values and from values with noise, and compared
-//   (as GACT finds sensitivities, but layer by layer). Noise of layers is independent, and of one
-//   that runs later it reaches the parameters of those before: with n_j the noise of what layer j
-//   saves, a_j how much of it is in the gradient of its input (relative squares), b_j how much of
-//   it is in those of its parameters, g_j (square of their error by n_j),
-//     error^2 = sum_j (b_j n_j + max(|g_j|^2, b_j) sum_{l > j} a_l n_l) / sum_j |g_j|^2.
-//   Between probes b_j goes with the square of the layer's score, |g_j|^2 is read in observe() from
-//   the parameters' gradients: call it before they are zeroed. Parameters before the first layer or
-//   after the last are not in it. Measured errors beside: docs/results/pgac.md.
-// - **Bound.** Routes of a step are made more exact (4 bits, 8 bits, bf16, as they are; first where
-//   the error is largest) until the estimate is at most `gradient_error`, from measured noise for
-//   the layers that have run and from the step before for the others, a twentieth to spare. After
-//   backward the estimate is made anew with the step's own scores and gradients: where these have
-//   changed it may pass the bound, is reported, and the next step is routed by it. A layer that was
-//   not probed yet counts with a = 1 and the mean |g|^2, or stays if its values are not known.
+// - **What is promised.** A step is compressed only if all this holds; else it is exact:
+//   1. Eight audits (below) or more have measured what noise in each layer does.
+//   2. The step looks like three audited ones: the norms of the layers' parameters within 10 %, and
+//      of each layer's input the size, the root mean square (25 %), the mean, the mean and the
+//      largest absolute element (a factor of 2 by the root mean square). This is checked before a
+//      layer is compressed. A layer whose input shows a new regime is kept, and so are those after
+//      it; layers that ran before it stay compressed.
+//   3. The most that the error is expected to be is at most `gradient_error`.
+//   A step that looks like no other is exact however often such a step comes, until three of them
+//   were audited.
+// - **Error** is |g' - g| / |g| over the gradients of all parameters of the layers, g those of the
+//   exact step. Parameters before the first layer or after the last are not in it. Rounding at
+//   random, without bias, adds noise to what backward reads. With n_j the noise in what layer j
+//   saves (known from what it holds; relative squares), the most expected error is
+//     error^2 = R sum_j C_j n_j.
+//   C_j is the upper limit of what noise in layer j does, as audits find it, R that of what they
+//   measure of the whole step by what their own C_j come to: of the last 32 audits the worst, or 3
+//   + 11 / n standard deviations of the logarithms above the mean, whichever is more (a tolerance
+//   limit: 99 % of a log-normal distribution, with 95 % confidence). C_j grows with the largest
+//   (score of the layer)^2 / |g|^2 of the last 32 steps, since noise in gradients that cancel does
+//   not cancel. |g| is read in observe() from the parameters: call it before they are zeroed. A
+//   value that would bring more noise than was planned (10 % to spare) is kept exact.
+// - **Refused layers** are exact: those whose error is carried by fewer than 64 elements of a
+//   gradient in more than a quarter of the audits, whose C_j are further apart than a factor of e
+//   (one standard deviation), or above 10^4. Errors with such tails are bounded by no number of
+//   measurements.
+// - **Audits.** A step that is audited is exact. Layers run as regions; in backward each is run
+// once
+//   more and its gradients are made four times: with and without noise in its values, from the
+//   step's own gradient and from that which the lossy step would have had there. So the whole
+//   step's real error is measured, one layer after the other. An audit needs all layers' inputs,
+//   one layer's values twice and all parameters' gradients twice more, and takes about three times
+//   a step's seconds more. Audits are made in the first steps (but for the second, in which all
+//   layers are kept, to see which have hooks inside), then at steps drawn at random, `audit_every`
+//   apart in the mean once they pass, and where a step is unknown from its beginning, for one step
+//   in eight in the long run. An audit that measures more than `gradient_error` in routes that
+//   would have been run switches the tier off for good: PgacReport::lossy_off says why. So does a
+//   layer that cannot be audited: it has hooks on tensors inside, retains gradients there, its
+//   function holds a reentrant region, its gradients are sparse or complex, or the first layer
+//   writes to the model's input.
+// - **With which confidence.** None for one step by itself: what only backward shows (another loss,
+//   other targets) is not known when a step is compressed. PgacReport::gradient_error is made anew
+//   in observe(), with the step's own noise and gradients: where it is above the bound, leave out
+//   the optimizer's step if the bound must hold. Of many steps: audits at drawn steps are a sample
+//   of them, so after k of them without a failure, with 95 % confidence fewer than 3 / k of such
+//   steps pass the bound (1 - 0.05^(1/k)).
 // - **Budget.** Where the layers so routed need more than the budget, those of least rank take a
 //   route of fewer bits, as long as the error stays in its bound, and then the rest is as without
-//   the tier: the kept layer of least rank is run again. The first step is as without it, too; and
-//   routes are not changed within a step.
-// - A probed layer is kept as it is in its step, and holds its gradients three times over in its
-//   backward; where that would pass the budget it is not probed. Hooks on parameters are called
-//   once, as without a probe; a layer with hooks on tensors inside, or that retain gradients there,
-//   is not probed. Nor are steps with create_graph.
+//   the tier: the kept layer of least rank is run again. Where an audit does not fit in the budget,
+//   all steps are exact. The bytes come first: whether a step is exact is decided at its start, by
+//   the model's input and the parameters; a layer further on in a new regime, or a value with more
+//   noise than was planned, stays compressed, and the report says so (`is_known`,
+//   `gradient_error`).
+// - Hooks on parameters are called once, as without the tier. Layers must give the same result when
+//   they are run again, as for a region.
 struct LossyOptions {
-  // The most relative error of the step's gradients, |g' - g| / |g|, as estimated; above 0.
+  // The most relative error of the step's gradients, |g' - g| / |g|; above 0. See above for what is
+  // promised.
   double gradient_error = 1e-2;
   double far = 0.5;          // from 0, no layer in 4 bits, to 1, all that are below tau
   Bytes minimum = KiB(64);   // smaller values stay as they are
   std::int64_t block = 256;  // CompressedStoreOptions::block
-  std::uint64_t seed = 0;    // of stochastic rounding
-  // One layer in so many observed steps is probed, in turn; in each step at first, and more often
-  // again where findings are other than before.
-  std::int64_t probe_every = 4;
+  std::uint64_t seed = 0;    // of stochastic rounding, and of when audits are
+  // Steps from one audit to the next, in the mean, once audits pass; from 1 to 2^32.
+  std::int64_t audit_every = 64;
 };
 
 // What happens to what a layer saves. From what changes nothing to what changes most, but for the
@@ -215,10 +244,19 @@ struct PgacReport {
 
   // Of the last run(): each layer's; without the lossy tier kKept or kRecomputed.
   std::vector<PgacRoute> routes;
-  // Of the observed step, with the lossy tier: the estimated relative error of its gradients, and
-  // the bytes of values that were parked, before and after (of its last run()).
+  // With the lossy tier. Of the observed step: the most that the relative error of its gradients is
+  // expected to be, the bytes of values that were parked, before and after (of its last run()),
+  // whether all layers' inputs were like audited ones, and whether it was audited itself.
   double gradient_error = 0;
   Bytes compressed_from, compressed_to;
+  bool is_known = true;
+  bool audited = false;
+  // Since the beginning: audits, those that found more than the bound, and the error that the last
+  // one measured (-1: none yet; of a step in which nothing was to be compressed 0).
+  std::int64_t audits = 0, audit_failures = 0;
+  double audited_error = -1;
+  std::vector<bool> refused;  // layers that are exact, since their error has heavy tails
+  std::string lossy_off;      // why the tier is switched off; empty: it is not
 };
 
 class Pgac {

@@ -90,8 +90,8 @@ class NoSavedTensorHooks {
 // Keeps every saved tensor in host memory until backward asks for it: moved to the CPU when packed
 // and back to its device when unpacked. Tensors that are there already stay as they are. With
 // `pin_memory` every tensor is copied, the host copy is pinned and the copies are asynchronous;
-// UsageError is thrown where there is no accelerator to pin memory for. (Python:
-// torch.autograd.graph.save_on_cpu.)
+// UsageError is thrown where there is no accelerator to pin memory for; that never ran on one.
+// (Python: torch.autograd.graph.save_on_cpu.)
 class SaveOnCpu {
  public:
   explicit SaveOnCpu(bool pin_memory = false);

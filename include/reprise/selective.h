@@ -15,7 +15,14 @@
 //   DeterminismError, unless SelectiveOptions::reuse.
 // - A result that was changed in place after it was kept is recomputed (kPreferSave; but a change
 //   that follows at once, as the bias of nn::Linear, is kept with it), or a DeterminismError
-//   (kMustSave) unless SelectiveOptions::allow_cache_entry_mutation.
+//   (kMustSave, and so a list of operators) unless SelectiveOptions::allow_cache_entry_mutation.
+// - What kPreferSave keeps after the last tensor that f saves for backward is let go of when
+// forward
+//   ends: a recomputation stops before it.
+// - A policy keeps results whether or not backward reads them: it says what need not run again.
+// Where
+//   products are followed by an activation that saves its own result, as in tanh(x W), they come
+//   beside what the plain step keeps, and a region may take more bytes than no region.
 // - What only rearranges or reads metadata (views, detach) is recomputed, which costs nothing,
 //   unless the policy says kMustSave.
 // - An operator that changes its arguments in place (batch_norm's running statistics among them)
@@ -119,7 +126,7 @@ class OperatorPolicy {
             Function([f = std::move(function)](const SelectiveCheckpointContext& context) mutable {
               return f(context) ? CheckpointPolicy::kMustSave : CheckpointPolicy::kPreferRecompute;
             })) {}
-  // Saves these operators (kPreferSave), recomputes the others. Names as in
+  // Saves these operators (kMustSave, as in torch), recomputes the others. Names as in
   // SelectiveCheckpointContext::is; "autograd::Name" for a custom autograd function. Throws
   // UsageError for a name that LibTorch does not know.
   OperatorPolicy(std::vector<std::string> operators);  // NOLINT(google-explicit-constructor)
@@ -142,8 +149,8 @@ class OperatorPolicy {
 // scaled dot-product attention.
 OperatorPolicy save_matmuls();
 
-// Everything but these operators. The default ones are elementwise: an operation or a few an
-// element.
+// Everything but these operators. The default ones are elementwise, an operation or a few an
+// element, and softmax.
 OperatorPolicy save_all_but(std::vector<std::string> operators);
 OperatorPolicy save_all_but_cheap();
 
@@ -152,10 +159,13 @@ OperatorPolicy save_all_but_cheap();
 // goes on: a dearer result drives out cheaper ones). Throws UsageError for a negative number.
 OperatorPolicy save_largest_cost_per_byte(Bytes bytes);
 
-// Keeps everything but the core of attention: its two batched products, scaling, masking, softmax
-// and dropout, fused or not. It goes by the operators and not by where they stand: batched products
-// and elementwise products elsewhere in the region are recomputed too. "Selective activation
-// recomputation" of Korthikanti et al., arXiv:2205.05198, section 5.
+// Keeps products, norms and activations, but nothing of the core of attention: neither its scores
+// (the product of queries and keys), nor what scaling, masking, softmax and dropout make of them,
+// fused or not. A block of a transformer then keeps about the 34 s b h bytes of "selective
+// activation recomputation" (Korthikanti et al., arXiv:2205.05198, section 5) and no term in the
+// square of the time. It goes by the operators: scores are the result of a batched product that is
+// larger than both of its factors, and sums, elementwise products, copies and dropout are
+// recomputed wherever they stand.
 OperatorPolicy recompute_attention();
 
 // Every n-th call of an operator, the n-th first: every_nth("mm", 2) keeps the 2nd, 4th, ... of

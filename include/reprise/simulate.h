@@ -38,6 +38,8 @@ StepTrace step_trace(Trace trace);
 //   h_eq     (own cost + that of the dropped values around it) / (bytes * staleness), groups of
 //            dropped values approximated by union-find: the paper's h_DTR^eq
 //   h_dtr    the same with groups followed exactly: slower to find
+//   h_up     of the values around it only those that would have to be made before it: what a
+//            MemoryBudget goes by unless told otherwise
 //   h_local  own cost / (bytes * staleness)
 //   lru      the one not used for longest
 //   largest  the one with most bytes
@@ -47,7 +49,7 @@ std::vector<std::string> heuristic_names();
 struct SimulateOptions {
   // For everything, parameters included.
   Bytes budget;
-  // One of heuristic_names(); the default is the paper's, and does best on its networks.
+  // One of heuristic_names(); the default is the paper's, for comparison with its figures.
   std::string heuristic = "h_eq";
   // How the lowest score is found. False: every value is looked at, as in simrd. True: by the index
   // that serves a running step, whose choice is within an eighth of the lowest score.

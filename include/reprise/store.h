@@ -97,7 +97,9 @@ class Store : public std::enable_shared_from_this<Store> {
  protected:
   // Parks `flat`: one-dimensional, contiguous, not empty, without history. park() has brought the
   // tensor into this form, and load() gives the original form to what the ParkedTensor made here
-  // returns. The store may keep `flat` itself.
+  // returns. The store may keep `flat` itself. Its bytes are in place until park_flat() returns,
+  // inside of a MemoryBudget's step too; who reads them by pointer later pins them
+  // (reprise::Pin).
   virtual std::unique_ptr<ParkedTensor> park_flat(const at::Tensor& flat) = 0;
 
   // As park(), with `park_flat` in the place of the above: for a store that parks in several ways.
@@ -141,7 +143,8 @@ struct DiskStoreOptions {
   Bytes in_flight = MiB(64);
 
   // The most bytes that prefetch() may hold in memory until they are loaded. One value is fetched
-  // ahead however large it is.
+  // ahead however large it is. Nothing is fetched ahead that would pass the limit of a
+  // MemoryBudget.
   Bytes read_ahead = MiB(64);
 
   // What is read and written at once; a multiple of 4 KiB. Each worker has a buffer of this size.
@@ -152,6 +155,8 @@ struct DiskStoreOptions {
 // page cache, where the file system can do that (ext4, xfs, btrfs, NFS); elsewhere the cache is
 // used, and told to forget them. Each value's 64-bit checksum (XXH3) is taken on the way out and
 // verified on the way back.
+// The store belongs to the process that made it: in a process that is forked from it, parking,
+// loading and flush() throw StoreError. Make a store in each process, after the fork.
 // Throws UsageError for options out of range, StoreError if there can be no file in the folder.
 std::shared_ptr<Store> disk_store(const DiskStoreOptions& options);
 

@@ -3,7 +3,7 @@
 
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 root=$PWD
-torch_oldest=2.11
+torch_oldest=2.13
 torch_newest=2.13
 # Paths in the sources are relative to ccache, so that one checkout's results serve another.
 export CCACHE_BASEDIR=$root

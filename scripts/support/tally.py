@@ -1,43 +1,82 @@
-"""Counts the cases of a ctest run: those inside a test program by GoogleTest's report, every other entry as
-one. Prints `<passed> <failed>` and, on standard error, what failed. A program that crashed or ran out of
-time counts as one failure more than it reported."""
+"""Counts the cases of a ctest run: those of a test program by GoogleTest's report, those of a Python test by what unittest
+printed, and every other entry as one. Prints `<passed> <failed> <skipped>` and, on standard error, what failed and why
+cases were skipped. A program that crashed or ran out of time counts as one failure more than it reported."""
 
+import collections
 import json
 import pathlib
+import re
 import sys
 import xml.etree.ElementTree as xml
 
+RAN = re.compile(r"^Ran (\d+) tests? in ", re.MULTILINE)
+# Also of a part of a test (unittest's subTest), which names its test the same way.
+BROKEN = re.compile(r"^(?:FAIL|ERROR): (\S+ \(\S+\))", re.MULTILINE)
+SKIPPED = re.compile(r"\.\.\. skipped (['\"])(.*)\1$", re.MULTILINE)
 
-def cases_of(report):
-    """(passed, names of failures) of a GoogleTest report; skipped cases count as neither."""
-    passed, failed = 0, []
-    for suite in json.loads(report.read_text())["testsuites"]:
-        for case in suite["testsuite"]:
-            if case.get("failures"):
-                failed.append(f"{suite['name']}.{case['name']}")
-            elif case["status"] == "RUN" and case["result"] == "COMPLETED":
-                passed += 1
-    return passed, failed
+
+class Counts:
+    def __init__(self):
+        self.passed, self.failures, self.skipped = 0, [], collections.Counter()
+
+    def add_program(self, name, report, ended_well):
+        """Of a GoogleTest report."""
+        found = False
+        for suite in json.loads(report.read_text())["testsuites"]:
+            for case in suite["testsuite"]:
+                if case.get("failures"):
+                    found = True
+                    self.failures.append(f"{name}: {suite['name']}.{case['name']}")
+                elif case["result"] == "SKIPPED":
+                    # Its place in the sources, a line's end, and the reason.
+                    texts = [each["message"].split("\n", 1)[-1].strip() for each in case.get("skipped", [])]
+                    self.skipped["; ".join(texts) or "no reason given"] += 1
+                elif case["status"] == "RUN" and case["result"] == "COMPLETED":
+                    self.passed += 1
+        if not ended_well and not found:
+            self.failures.append(f"{name}: ended without a report of every case (crash or time limit)")
+
+    def add_script(self, name, output, ended_well):
+        """Of what `unittest -v` printed; False if that is not what it is."""
+        ran = RAN.search(output)
+        if ran is None:
+            return False
+        reasons = [reason for _, reason in SKIPPED.findall(output)]
+        broken = sorted(set(BROKEN.findall(output)))
+        self.skipped.update(reasons)
+        self.passed += max(int(ran[1]) - len(reasons) - len(broken), 0)
+        self.failures += [f"{name}: {each}" for each in broken]
+        if not ended_well and not broken:
+            self.failures.append(f"{name}: ended badly after its tests")
+        return True
+
+    def add(self, entry, reports):
+        name, ended_well = entry.get("name"), entry.get("status") == "run"
+        report = pathlib.Path(reports) / f"{name}.json"
+        output = entry.find("system-out")
+        if report.exists():
+            self.add_program(name, report, ended_well)
+        elif self.add_script(name, (output is not None and output.text) or "", ended_well):
+            pass
+        elif ended_well:
+            self.passed += 1
+        else:
+            self.failures.append(name)
+
+
+def tally(junit, reports):
+    counts = Counts()
+    for entry in xml.parse(junit).getroot().iter("testcase"):
+        counts.add(entry, reports)
+    return counts
 
 
 def main(junit, reports):
-    passed, failures = 0, []
-    for entry in xml.parse(junit).getroot().iter("testcase"):
-        name = entry.get("name")
-        ok = entry.get("status") == "run"
-        report = pathlib.Path(reports) / f"{name}.json"
-        if report.exists():
-            inside, failed = cases_of(report)
-            passed += inside
-            failures += [f"{name}: {case}" for case in failed]
-            if not ok and not failed:
-                failures.append(f"{name}: ended without a report of every case (crash or time limit)")
-        elif ok:
-            passed += 1
-        else:
-            failures.append(name)
-    print(passed, len(failures))
-    for failure in failures:
+    counts = tally(junit, reports)
+    print(counts.passed, len(counts.failures), counts.skipped.total())
+    for reason, count in counts.skipped.most_common():
+        print(f"   skipped {count}: {reason}", file=sys.stderr)
+    for failure in counts.failures:
         print(f"FAILED {failure}", file=sys.stderr)
 
 

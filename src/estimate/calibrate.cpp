@@ -8,6 +8,7 @@
 #include <reprise/estimate.h>
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <string>
 
@@ -69,9 +70,9 @@ Seconds time_of_a_call(Seconds time) {
 
 Machine calibrate(std::chrono::duration<double> time) {
   estimate::check_not_on_meta("calibrate()");
-  if (!(time.count() > 0)) {
+  if (!(time.count() > 0 && std::isfinite(time.count()))) {
     throw UsageError("calibrate(): the time is " + std::to_string(time.count()) +
-                     " s; it must be above zero");
+                     " s; it must be above zero, and finite");
   }
   const c10::NoGradGuard without_graph;
   const Seconds part = time / 4;

@@ -66,12 +66,19 @@ Fitted Fitting::cost_of(const plan::KeepMask& mask) const {
   return {plan::as_run(mask), cost.peak, cost.time, cost.recompute};
 }
 
+// Who gives these bytes has the layers measured anew, and each may come out larger by the bytes of
+// some scalars.
+Bytes Fitting::named_least() const {
+  constexpr std::int64_t kSpread = 256;
+  return least() + Bytes(kSpread * std::ssize(chain_.stages));
+}
+
 void Fitting::refuse(Bytes budget) const {
   throw BudgetError("Pgac: the budget is " + to_string(budget) + " (" +
                     std::to_string(budget.count) +
                     " bytes), but under every mask the layers need "
                     "at least " +
-                    to_string(least()) + " (" + std::to_string(least().count) +
+                    to_string(named_least()) + " (" + std::to_string(named_least().count) +
                     " bytes); raise the budget, or give smaller layers or batches");
 }
 

@@ -48,6 +48,7 @@ class Fitting {
 
  private:
   Fitted cost_of(const plan::KeepMask& mask) const;
+  Bytes named_least() const;
   [[noreturn]] void refuse(Bytes budget) const;
 
   Chain chain_;

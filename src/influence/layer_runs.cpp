@@ -147,11 +147,8 @@ at::Tensor run_masked(const detail::Layers& layers, const std::vector<PgacLayer>
       tensor = call(functions_in(layers, found[end++]), std::move(tensor));
     } else {
       const Functions functions = functions_in(layers, found[end++]);
-      const auto watch_and_call = [&](const at::Tensor& value) {
-        watch_input();
-        return call(functions, value);
-      };
-      tensor = runner->run(i, watch_and_call, tensor);
+      const auto call_all = [functions](const at::Tensor& value) { return call(functions, value); };
+      tensor = runner->run(i, call_all, watch_input, tensor);
     }
     if (runner == nullptr || end == found.size()) {
       watches.add(static_cast<std::int64_t>(end) - 1, tensor);

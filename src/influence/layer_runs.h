@@ -27,10 +27,10 @@ FoundLayers run_and_find(const detail::Layers& layers, const at::Tensor& input, 
 class KeptRunner {
  public:
   virtual ~KeptRunner() = default;
-  // What `call` makes of the input, or of another tensor with its value. It also watches the input,
-  // which is so saved in the same way as what the layer saves itself.
+  // What `call` makes of the input. `watch`, to be called once before it, watches the input, which
+  // is saved for that in the way that is in force then.
   virtual at::Tensor run(std::size_t layer, const TensorFunction& call,
-                         const at::Tensor& input) = 0;
+                         const std::function<void()>& watch, const at::Tensor& input) = 0;
 };
 
 // `keep`: of each of `found`. `runner`: for those that are kept; null: by themselves.

@@ -1,30 +1,30 @@
 #include "influence/lossy_tier.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/linalg_vector_norm.h>
 #include <reprise/checkpoint.h>
 #include <reprise/offload.h>
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <utility>
+
+#include "libtorch/graph_reach.h"
+#include "libtorch/zero_gradients.h"
 
 namespace reprise::influence {
 namespace {
 
-// Within a factor that is less than that of a step from one route to the next.
-bool is_near(double found, double known) {
-  constexpr double kFactor = 4;  // of squares
-  return found <= kFactor * known && known <= kFactor * found;
-}
-
-// Values are not as noisy in one step as in the next.
-constexpr double kMargin = 0.95;
+// Of the noise that was planned: values are not as noisy in one step as in the next.
+constexpr double kRoom = 1.1;
 
 std::shared_ptr<CompressedStore> store_for(const LossyOptions& options) {
   return compressed_store(
       {.compression = Compression::kInt4, .block = options.block, .seed = options.seed});
+}
+
+bool is_lossy(const Routes& routes) {
+  return std::any_of(routes.begin(), routes.end(),
+                     [](Compression route) { return route != Compression::kExact; });
 }
 
 }  // namespace
@@ -32,108 +32,123 @@ std::shared_ptr<CompressedStore> store_for(const LossyOptions& options) {
 LossyTier::LossyTier(const LossyOptions& options) : options_(options), store_(store_for(options)) {}
 
 bool LossyTier::is_within_bound(const Routes& routes) const {
-  for (std::size_t i = 0; i < routes.size(); ++i) {
-    if (routes[i] != Compression::kExact && !layers_[i].is_known()) return false;
-  }
-  return gradient_error(layers_, noise_of(routes, layers_)) <= kMargin * options_.gradient_error;
-}
-
-Routes LossyTier::tightened_to_bound(Routes routes) const {
-  for (std::size_t i = 0; i < routes.size(); ++i) {
-    if (!layers_[i].is_known()) routes[i] = Compression::kExact;
-  }
-  return tightened(std::move(routes), layers_, kMargin * options_.gradient_error);
+  return tightened(routes, known_.layers, options_.gradient_error / std::sqrt(kRoom)) == routes;
 }
 
 void LossyTier::keep_all(std::size_t layers) {
-  layers_.resize(layers);
+  known_.layers.resize(layers);
   parameters_.resize(layers);
-  turns_.last.resize(layers, -1);
-  turns_.refuses.resize(layers);
-  chosen_.assign(layers, Compression::kExact);
-  turns_.now = std::nullopt;
+  known_.wanted.assign(layers, Compression::kInt8);
+  known_.chosen.assign(layers, Compression::kExact);
 }
 
 void LossyTier::choose(const std::vector<bool>& keep, const std::vector<double>& averages,
                        double threshold) {
-  chosen_ = tightened_to_bound(routes_of(keep, averages, options_.far * threshold));
-  choose_probe();
+  known_.wanted = routes_of(keep, averages, options_.far * threshold);
+  limit_sensitivities();
+  known_.chosen = known_.off.empty() ? tightened(known_.wanted, known_.layers,
+                                                 options_.gradient_error / std::sqrt(kRoom))
+                                     : Routes(known_.layers.size(), Compression::kExact);
 }
 
-// The layer whose last turn is longest ago, of those that can be probed. While there is one that
-// had none, in every step.
-void LossyTier::choose_probe() {
-  turns_.now = std::nullopt;
-  for (std::size_t i = 0; i < layers_.size(); ++i) {
-    const bool can_be = !turns_.refuses[i] && (kept_.size() <= i || kept_[i]);
-    if (can_be && (!turns_.now || turns_.last[i] < turns_.last[*turns_.now])) turns_.now = i;
+void LossyTier::switch_off(const std::string& why) {
+  if (!known_.off.empty()) return;
+  known_.off = why;
+  known_.chosen.assign(known_.layers.size(), Compression::kExact);
+}
+
+void LossyTier::limit_sensitivities() {
+  for (std::size_t i = 0; i < known_.layers.size(); ++i) {
+    known_.layers[i].sensitivity =
+        sensitivities_.is_known() ? sensitivities_.limit(i) : LayerNoise::kUnknown;
   }
-  if (!turns_.now) return;
-  std::int64_t& last = turns_.last[*turns_.now];
-  if (last >= 0 && turns_.steps < turns_.next) {
-    turns_.now = std::nullopt;
-    return;
+}
+
+std::vector<double> LossyTier::log_weights() const {
+  const at::NoGradGuard no_grad;
+  std::vector<double> weights;
+  for (const std::vector<at::Tensor>& parameters : parameters_) {
+    double sum = 0;
+    for (const at::Tensor& each : parameters) {
+      if (each.layout() == at::kStrided && !each.is_complex()) sum += square_of(each.detach());
+    }
+    weights.push_back(sum > 0 && std::isfinite(sum) ? std::log(sum) / 2 : 0);
   }
-  last = turns_.steps;
-  turns_.next = turns_.steps + turns_.interval;
+  return weights;
+}
+
+LossyTier::Plan LossyTier::plan(const at::Tensor& input, const Routes& routes, bool has_budget,
+                                bool may_audit) const {
+  // The first step's runs find out which layers there are, and a region around may run them again.
+  if (!known_.off.empty() || known_.turns.steps == 0) return Plan::kExact;
+  if (!known_.is_inspected && !has_budget) return Plan::kInspect;
+  if (!may_audit) return Plan::kExact;
+  if (!sensitivities_.is_known() || known_.turns.steps >= known_.turns.next) return Plan::kAudit;
+  if (!is_lossy(routes)) return Plan::kExact;
+  if (knows(input)) return Plan::kLossy;
+  return known_.turns.credit >= 1 ? Plan::kAudit : Plan::kExact;
+}
+
+// Of what is there before the first layer is run.
+bool LossyTier::knows(const at::Tensor& input) const {
+  // Parameters of a resumed training are not known before its first run.
+  const bool has_parameters = std::any_of(parameters_.begin(), parameters_.end(),
+                                          [](const auto& of) { return !of.empty(); });
+  return (!has_parameters || regimes_.knows_weights(log_weights())) &&
+         regimes_.knows(0, features_of(input));
 }
 
 // Runs each kept layer under the scope of its route.
-class LossyTier::Runner final : public KeptRunner {
+class LossyTier::LossyRunner final : public KeptRunner {
  public:
-  Runner(LossyTier& tier, Routes routes, bool may_tighten, std::optional<std::size_t> probed)
-      : tier_(tier),
-        routes_(std::move(routes)),
-        may_tighten_(may_tighten),
-        probed_(probed),
-        noise_(routes_.size()) {}
+  LossyRunner(LossyTier& tier, Routes routes, bool may_change)
+      : tier_(tier), routes_(std::move(routes)), may_change_(may_change), noise_(routes_.size()) {}
 
-  at::Tensor run(std::size_t layer, const TensorFunction& call, const at::Tensor& input) override {
-    if (layer == probed_) return run_probed(call, input, probe_of(layer));
-    if (may_tighten_) {
-      routes_ = tightened(std::move(routes_), tier_.layers_, tier_.options_.gradient_error, layer,
-                          noise_);
+  at::Tensor run(std::size_t layer, const TensorFunction& call, const std::function<void()>& watch,
+                 const at::Tensor& input) override {
+    if (!is_unknown_ && layer > 0 && !tier_.regimes_.knows(layer, features_of(input))) {
+      is_unknown_ = true;
     }
-    const Compression route = routes_[layer];
-    if (route == Compression::kExact) return call(input);
-    const auto log = std::make_shared<ParkedLog>();
+    if (is_unknown_ && may_change_) routes_[layer] = Compression::kExact;
+    const std::uint64_t since = libtorch::place_in_graph();
+    at::Tensor result = run_in(routes_[layer], layer, call, watch, input);
+    if (tier_.parameters_[layer].empty() && result.requires_grad()) {
+      tier_.parameters_[layer] = libtorch::leaves_since(since, result);
+    }
+    return result;
+  }
+
+  const Routes& routes() const { return routes_; }
+  const std::vector<double>& noise() const { return noise_; }
+  bool is_unknown() const { return is_unknown_; }
+  Bytes before() const { return before_; }
+  Bytes after() const { return after_; }
+
+ private:
+  at::Tensor run_in(Compression route, std::size_t layer, const TensorFunction& call,
+                    const std::function<void()>& watch, const at::Tensor& input) {
+    if (route == Compression::kExact) {
+      watch();
+      return call(input);
+    }
+    const LayerNoise& known = tier_.known_.layers[layer];
+    const auto log = may_change_ ? std::make_shared<ParkedLog>(kRoom * noise_of(known, route))
+                                 : std::make_shared<ParkedLog>();
     at::Tensor result;
     {
       const Offload scope(std::make_shared<RoutedStore>(tier_.store_, route, log),
                           tier_.options_.minimum);
+      watch();
       result = call(input);
     }
     note(layer, log->sums());
     return result;
   }
 
-  const Routes& routes() const { return routes_; }
-  const std::vector<double>& noise() const { return noise_; }
-  Bytes before() const { return before_; }
-  Bytes after() const { return after_; }
-
- private:
-  ProbeSettings probe_of(std::size_t layer) {
-    const Compression route = std::max(routes_[layer], Compression::kInt8);
-    routes_[layer] = Compression::kExact;
-    return {.store = tier_.store_,
-            .route = route,
-            .minimum = tier_.options_.minimum,
-            .report = [findings = tier_.findings_, layer](const ProbeFindings& found) {
-              const std::lock_guard<std::mutex> lock(findings->mutex);
-              findings->findings.emplace_back(layer, found);
-            }};
-  }
-
   void note(std::size_t layer, const ParkedLog::Sums& sums) {
     // A run for a region around may end before its layers have.
     if (is_recomputing()) return;
-    // A step that saves nothing (frozen, or skipped) says nothing of the next.
-    if (sums.values > 0) {
-      LayerNoise& known = tier_.layers_[layer];
-      known.spread = sums.spread;
-      known.values = static_cast<double>(sums.values);
-    }
+    tier_.note_spread(layer, sums.spread, static_cast<double>(sums.values));
     noise_[layer] = sums.noise;
     before_ = before_ + sums.before;
     after_ = after_ + sums.after;
@@ -141,113 +156,111 @@ class LossyTier::Runner final : public KeptRunner {
 
   LossyTier& tier_;
   Routes routes_;
-  const bool may_tighten_;
-  const std::optional<std::size_t> probed_;
+  const bool may_change_;
+  bool is_unknown_ = false;
   std::vector<double> noise_;
   Bytes before_, after_;
 };
 
-at::Tensor LossyTier::run(const detail::Layers& layers, const std::vector<PgacLayer>& found,
-                          const std::vector<bool>& keep, const Routes& routes, bool may_tighten,
-                          std::optional<std::size_t> probed, const at::Tensor& input,
-                          const Meter& meter) {
-  Runner runner(*this, routes, may_tighten, probed);
-  at::Tensor result = run_masked(layers, found, keep, input, meter, &runner);
-  if (is_recomputing()) return result;
-  as_run_ = runner.routes();
-  kept_ = keep;
-  noise_.resize(found.size());
-  for (std::size_t i = 0; i < noise_.size(); ++i) {
-    noise_[i] = std::max(noise_[i], runner.noise()[i]);
+// Audits each layer, or finds out whether it may be.
+class LossyTier::AuditRunner final : public KeptRunner {
+ public:
+  // `regimes`: by which layers would have been kept; null: by none.
+  AuditRunner(std::shared_ptr<AuditedRun> run, std::shared_ptr<AuditFindings> findings,
+              const Regimes* regimes)
+      : run_(std::move(run)), findings_(std::move(findings)), regimes_(regimes) {}
+
+  at::Tensor run(std::size_t layer, const TensorFunction& call, const std::function<void()>& watch,
+                 const at::Tensor& input) override {
+    watch();
+    if (run_ == nullptr) return run_inspected(layer, call, input, findings_);
+    inputs_.push_back(features_of(input));
+    is_unknown_ = is_unknown_ || (regimes_ != nullptr && !regimes_->knows(layer, inputs_.back()));
+    if (is_unknown_) {
+      run_->keep(layer);
+      kept_.push_back(layer);
+    }
+    return run_->run(layer, call, input);
   }
-  step_.before = runner.before();
-  step_.after = runner.after();
+  const std::vector<Features>& inputs() const { return inputs_; }
+  const std::vector<std::size_t>& kept() const { return kept_; }
+
+ private:
+  const std::shared_ptr<AuditedRun> run_;  // null: they are kept
+  const std::shared_ptr<AuditFindings> findings_;
+  const Regimes* const regimes_;
+  bool is_unknown_ = false;
+  std::vector<Features> inputs_;
+  std::vector<std::size_t> kept_;
+};
+
+// A step that saves nothing (frozen, or skipped) says nothing of the next.
+void LossyTier::note_spread(std::size_t layer, double spread, double values) {
+  constexpr double kForgets = 0.98;
+  if (values <= 0) return;
+  LayerNoise& known = known_.layers[layer];
+  known.spread = std::max(kForgets * known.spread, spread);
+  known.values = std::max(values, std::floor(kForgets * known.values));
+}
+
+at::Tensor LossyTier::run(Plan plan, const detail::Layers& layers,
+                          const std::vector<PgacLayer>& found, const std::vector<bool>& keep,
+                          const Routes& routes, bool may_change, const at::Tensor& input,
+                          const Meter& meter) {
+  if (plan == Plan::kLossy) {
+    LossyRunner runner(*this, routes, may_change);
+    at::Tensor result = run_masked(layers, found, keep, input, meter, &runner);
+    if (is_recomputing()) return result;
+    as_run_ = runner.routes();
+    step_.noise.resize(found.size());
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      step_.noise[i] = std::max(step_.noise[i], runner.noise()[i]);
+    }
+    step_.before = runner.before();
+    step_.after = runner.after();
+    step_.is_unknown = step_.is_unknown || runner.is_unknown();
+    return result;
+  }
+  if (step_.findings == nullptr) {
+    step_.findings = std::make_shared<AuditFindings>(found.size());
+    step_.audit = plan;
+    const bool is_in_force = sensitivities_.is_known() && is_lossy(routes);
+    step_.routes = is_in_force ? routes : known_.wanted;
+    step_.is_test = is_in_force && knows(input);
+    step_.is_new = is_in_force && !step_.is_test;
+  }
+  const std::vector<bool> all(found.size(), true);
+  const auto audited =
+      plan == Plan::kInspect
+          ? nullptr
+          : std::make_shared<AuditedRun>(
+                AuditSettings{.store = store_, .minimum = options_.minimum, .routes = step_.routes},
+                step_.findings);
+  AuditRunner runner(audited, step_.findings, step_.is_test && may_change ? &regimes_ : nullptr);
+  at::Tensor result = run_masked(layers, found, all, input, meter, &runner);
+  for (const std::size_t layer : runner.kept()) step_.routes[layer] = Compression::kExact;
+  as_run_.assign(found.size(), Compression::kExact);
+  if (plan == Plan::kAudit && !is_recomputing()) step_.inputs = runner.inputs();
   return result;
 }
 
-void LossyTier::take_findings() {
-  std::vector<std::pair<std::size_t, ProbeFindings>> taken;
-  {
-    const std::lock_guard<std::mutex> lock(findings_->mutex);
-    taken.swap(findings_->findings);
-  }
-  // Several where gradients of several runs add up.
-  std::map<std::size_t, ProbeFindings> by_layer;
-  for (auto& [layer, found] : taken) {
-    if (layer >= layers_.size()) continue;
-    if (found.has_failed) {
-      turns_.refuses[layer] = true;
-      continue;
-    }
-    if (found.noise <= 0) continue;
-    found.parameter_error /= found.noise;
-    const auto [first, is_first] = by_layer.try_emplace(layer, found);
-    if (!is_first) first->second.parameter_error += found.parameter_error;
-  }
-  for (auto& [layer, found] : by_layer) {
-    LayerNoise& known = layers_[layer];
-    const double input_gain = found.input_error / found.noise;
-    const bool is_as_before = known.parameter_noise >= 0 && is_near(input_gain, known.input_gain) &&
-                              is_near(found.parameter_error, known.parameter_noise_now());
-    // Layers are probed as often as they change.
-    turns_.interval = is_as_before ? std::min(2 * turns_.interval, options_.probe_every)
-                                   : std::max<std::int64_t>(1, turns_.interval / 2);
-    known.spread = found.spread;
-    known.values = found.values;
-    known.input_gain = input_gain;
-    known.parameter_noise = found.parameter_error;
-    known.score_then = known.score;
-    parameters_[layer] = std::move(found.parameters);
-    if (known.gradient_square < 0) take_gradient(layer);
-  }
-}
-
-// |g|^2, as backward has left it. Where the program has let go of gradients, or they are infinite,
-// the last one stays.
-void LossyTier::take_gradient(std::size_t layer) {
-  double sum = 0;
-  for (const at::Tensor& parameter : parameters_[layer]) {
-    const at::Tensor& gradient = parameter.grad();
-    if (!gradient.defined() || gradient.layout() != at::kStrided || gradient.is_complex()) return;
-    const double norm = at::linalg_vector_norm(gradient).item<double>();
-    sum += norm * norm;
-  }
-  if (std::isfinite(sum) && sum > 0) layers_[layer].gradient_square = sum;
-}
-
-LossyTier::Step LossyTier::end_step(const std::vector<double>& scores) {
-  const at::NoGradGuard no_grad;
-  for (std::size_t i = 0; i < layers_.size() && i < scores.size(); ++i) {
-    if (scores[i] > 0) layers_[i].score = scores[i];
-  }
-  for (std::size_t i = 0; i < layers_.size(); ++i) take_gradient(i);
-  // By the gains that were known when the step's routes were chosen.
-  if (!noise_.empty()) step_.error = gradient_error(layers_, noise_);
-  take_findings();
-  ++turns_.steps;
-  noise_.clear();
-  return std::exchange(step_, {});
-}
-
-void LossyTier::discard_step() {
-  const std::lock_guard<std::mutex> lock(findings_->mutex);
-  findings_->findings.clear();
-  noise_.clear();
-  step_ = {};
-}
+void LossyTier::discard_step() { step_ = {}; }
 
 LossyTier::State LossyTier::state() const {
-  return {layers_, chosen_, turns_, store_->next_stream()};
+  State state = known_;
+  state.sensitivities = sensitivities_.state();
+  state.regimes = regimes_.state();
+  state.next_stream = store_->next_stream();
+  return state;
 }
 
 void LossyTier::restore(State state) {
   discard_step();
-  layers_ = std::move(state.layers);
-  chosen_ = std::move(state.chosen);
-  turns_ = std::move(state.turns);
-  parameters_.assign(layers_.size(), {});
-  kept_.clear();
   store_->set_next_stream(state.next_stream);
+  sensitivities_.restore(std::move(state.sensitivities));
+  regimes_.restore(std::move(state.regimes));
+  known_ = std::move(state);
+  parameters_.assign(known_.layers.size(), {});
 }
 
 std::shared_ptr<void> LossyTier::scope_to_measure(Compression route,
@@ -259,8 +272,8 @@ std::shared_ptr<void> LossyTier::scope_to_measure(Compression route,
 }
 
 void LossyTier::learn(std::size_t layer, const ParkedLog::Sums& parked) {
-  LayerNoise& known = layers_[layer];
-  if (known.is_known()) return;
+  LayerNoise& known = known_.layers[layer];
+  if (known.spread != LayerNoise::kUnknown) return;
   known.spread = parked.spread;
   known.values = static_cast<double>(parked.values);
 }

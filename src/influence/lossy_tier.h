@@ -1,5 +1,5 @@
-// The lossy tier of a Pgac: what it knows of the layers' noise, and how it runs those that are kept
-// (reprise/pgac.h, LossyOptions).
+// The lossy tier of a Pgac: what it knows of the layers' noise, when it audits itself, and how it
+// runs the layers (reprise/pgac.h, LossyOptions).
 #pragma once
 
 #include <reprise/compressed_store.h>
@@ -7,14 +7,16 @@
 
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
+#include <string>
 #include <vector>
 
-#include "influence/gradient_probe.h"
+#include "influence/layer_audit.h"
 #include "influence/layer_runs.h"
+#include "influence/regimes.h"
 #include "influence/routed_store.h"
 #include "influence/routes.h"
+#include "influence/sensitivities.h"
 
 namespace reprise::influence {
 
@@ -27,42 +29,55 @@ class LossyTier {
 
   // Each layer's, for the steps until the next one: those of the threshold, within the bound.
   void choose(const std::vector<bool>& keep, const std::vector<double>& averages, double threshold);
-  // All as they are, without a probe: before anything is known.
+  // All as they are: before anything is known.
   void keep_all(std::size_t layers);
-  const Routes& chosen() const { return chosen_; }
-  // That the next step probes, if it is kept.
-  std::optional<std::size_t> probed() const { return turns_.now; }
+  const Routes& chosen() const { return known_.chosen; }
+  // For good: all that follows is exact.
+  void switch_off(const std::string& why);
 
-  // `routes`: of the layers with `keep`; with `may_tighten` they are made more exact where the
-  // layers that have run were noisier than expected. `probed`: nullopt: none.
-  at::Tensor run(const detail::Layers& layers, const std::vector<PgacLayer>& found,
-                 const std::vector<bool>& keep, const Routes& routes, bool may_tighten,
-                 std::optional<std::size_t> probed, const at::Tensor& input, const Meter& meter);
+  enum class Plan : std::uint8_t {
+    kExact,
+    kInspect,  // exact, layers are kept; it is found out whether they may be audited
+    kAudit,    // exact, layers are run again; what the lossy step's gradients would be is measured
+    kLossy,
+  };
+  // Of the run of that input that comes now, which is the same for all runs of an input until
+  // end_step().
+  Plan plan(const at::Tensor& input, const Routes& routes, bool has_budget, bool may_audit) const;
+
+  // Not for kExact. `routes`: of the layers with `keep`. `may_change`: layers whose input is not
+  // like those that were audited are kept as they are, and so are values that would be noisier than
+  // was planned.
+  at::Tensor run(Plan plan, const detail::Layers& layers, const std::vector<PgacLayer>& found,
+                 const std::vector<bool>& keep, const Routes& routes, bool may_change,
+                 const at::Tensor& input, const Meter& meter);
   // As they were in the last run().
   const Routes& as_run() const { return as_run_; }
 
-  struct Step {
-    double error = 0;
-    Bytes before, after;
-  };
   // After backward: takes what was measured, the scores of the step (NaN where there is none), and
-  // what gradients the parameters have, and says what came of the step.
-  Step end_step(const std::vector<double>& scores);
+  // what gradients the parameters have; writes what came of the step.
+  void end_step(const std::vector<double>& scores, PgacReport& report);
   void discard_step();
 
-  // Whose turn it is to be probed.
+  static constexpr double kMostCredit = 12;
+  // When the next audit is.
   struct Turns {
-    std::vector<std::int64_t> last;  // of each layer, in observed steps; -1: none yet
-    std::vector<bool> refuses;       // layers that cannot be
-    std::optional<std::size_t> now;  // in the next step
-    std::int64_t steps = 0;          // that were observed
+    std::int64_t steps = 0;  // that were observed
     std::int64_t next = 0, interval = 1;
+    double credit = kMostCredit;  // audits of unknown steps that may be made
+    bool operator==(const Turns&) const = default;
   };
   // What a resumed training needs.
   struct State {
     std::vector<LayerNoise> layers;
-    Routes chosen;
+    Routes wanted, chosen;
     Turns turns;
+    Sensitivities::State sensitivities;
+    std::vector<Regimes::Audited> regimes;
+    bool is_inspected = false;
+    std::string off;  // why the tier is; empty: it is not
+    std::int64_t audits = 0, failures = 0;
+    double audited_error = -1;  // of the last audit; -1: none
     std::uint64_t next_stream = 0;
   };
   State state() const;
@@ -74,27 +89,38 @@ class LossyTier {
   void learn(std::size_t layer, const ParkedLog::Sums& parked);
 
  private:
-  class Runner;
-  struct Probed {
-    std::mutex mutex;
-    std::vector<std::pair<std::size_t, ProbeFindings>> findings;
-  };
+  class LossyRunner;
+  class AuditRunner;
 
-  Routes tightened_to_bound(Routes routes) const;
-  void take_findings();
-  void take_gradient(std::size_t layer);
-  void choose_probe();
+  std::vector<double> log_weights() const;
+  bool knows(const at::Tensor& input) const;
+  void limit_sensitivities();
+  void take_audit(const std::vector<double>& incoherences);
+  void judge(double error);
+  void set_next_audit();
+  double gradient_square() const;
+  void note_spread(std::size_t layer, double spread, double values);
 
   const LossyOptions options_;
   const std::shared_ptr<CompressedStore> store_;
-  std::vector<LayerNoise> layers_;
-  std::vector<std::vector<at::Tensor>> parameters_;  // of each layer, once it was probed
-  Routes chosen_, as_run_;
-  std::vector<bool> kept_;  // in the last run
-  Turns turns_;
-  const std::shared_ptr<Probed> findings_ = std::make_shared<Probed>();
-  // Of the step under way: the most noise of each layer, and the last run's bytes.
-  std::vector<double> noise_;
+  State known_;
+  Sensitivities sensitivities_;
+  Regimes regimes_;
+  Routes as_run_;
+  std::vector<std::vector<at::Tensor>> parameters_;  // of each layer, once they were seen
+
+  // Of the step under way.
+  struct Step {
+    std::vector<double> noise;  // the most of each layer
+    Bytes before, after;        // of the last run
+    bool is_unknown = false;    // not like those that were audited
+    Plan audit = Plan::kExact;  // that was made, if any
+    bool is_test = false;       // of routes that would have been run
+    bool is_new = false;        // the audited step would have been exact otherwise
+    Routes routes;              // of the audit
+    std::vector<Features> inputs;
+    std::shared_ptr<AuditFindings> findings;
+  };
   Step step_;
 };
 

@@ -164,25 +164,34 @@ influence::RoutedFit Pgac::Impl::routed(const Shape& shape) const {
     return lossy->is_within_bound(routes);
   };
   return influence::fit_routes(shape.chains, lossy->chosen(), within_bound, options.ranking,
-                               decided, *options.budget, lossy->probed());
+                               decided, *options.budget);
 }
 
 at::Tensor Pgac::Impl::run_lossy(const detail::Layers& layers, const at::Tensor& x,
                                  const Shape* shape) {
-  std::optional<std::size_t> probed = lossy->probed();
-  // What the first layer writes is not another one's to write again.
-  if ((first_stays && probed == 0) || (shape != nullptr && !shape->routed.may_probe)) {
-    probed = std::nullopt;
-  }
+  using Plan = influence::LossyTier::Plan;
   const influence::Routes& routes = shape != nullptr ? shape->routed.routes : lossy->chosen();
-  const bool is_exact = std::all_of(routes.begin(), routes.end(),
-                                    [](Compression route) { return route == Compression::kExact; });
-  // As a first run, after which a region around may run it again.
-  if (is_exact && !probed) return influence::run_masked(layers, found, report.mask, x, meter);
+  const Plan plan =
+      lossy->plan(x, routes, shape != nullptr, shape == nullptr || shape->routed.may_audit);
+  if (shape != nullptr) {
+    note_fitted(plan == Plan::kExact ? shape->routed.exact : shape->routed.fitted);
+  }
+  if (plan == Plan::kExact) {
+    return influence::run_masked(layers, found, report.mask, x, meter);
+  }
+  if (shape != nullptr && plan == Plan::kAudit) report.predicted_peak = shape->routed.audit_peak;
   at::Tensor result =
-      lossy->run(layers, found, report.mask, routes, shape == nullptr, probed, x, meter);
+      lossy->run(plan, layers, found, report.mask, routes, shape == nullptr, x, meter);
   note_routes(lossy->as_run());
+  if (plan == Plan::kAudit) report.routes.assign(found.size(), PgacRoute::kRecomputed);
   return result;
+}
+
+void Pgac::Impl::note_fitted(const influence::Fitted& fits) {
+  report.predicted_peak = fits.peak;
+  report.predicted_recompute = fits.recompute;
+  report.by_search = fits.by_search;
+  note_mask(fits.mask);
 }
 
 void Pgac::Impl::note_routes(const influence::Routes& routes) {
@@ -225,15 +234,15 @@ at::Tensor Pgac::Impl::run(const detail::Layers& layers, const at::Tensor& x) {
     if (found.empty()) find_layers(shape.layers, std::ssize(layers.functions));
     for (std::size_t i = 0; lossy && i < found.size(); ++i) lossy->learn(i, shape.parked[i]);
     current = &shape;
-    report.predicted_peak = fits.peak;
-    report.predicted_recompute = fits.recompute;
-    report.by_search = fits.by_search;
-    note_mask(fits.mask);
     if (lossy && decision > 0) return run_lossy(layers, x, &shape);
+    note_fitted(fits);
   } else if (found.empty()) {
     influence::FoundLayers first = influence::run_and_find(layers, x, meter);
     find_layers(std::move(first.layers), std::ssize(layers.functions));
     first_stays = first.first_writes_input;
+    if (lossy && first_stays) {
+      lossy->switch_off("layer 0 cannot be audited: it writes to the model's input");
+    }
     note_mask(std::vector<bool>(found.size(), true));
     return std::move(first.result);
   } else if (lossy) {

@@ -54,6 +54,7 @@ struct Pgac::Impl {
   influence::Fitted decided_fit(const influence::Fitting& fitting) const;
   influence::RoutedFit routed(const Shape& shape) const;
   at::Tensor run_lossy(const detail::Layers& layers, const at::Tensor& x, const Shape* shape);
+  void note_fitted(const influence::Fitted& fits);
   void note_mask(const std::vector<bool>& mask);
   void note_routes(const influence::Routes& routes);
   double gamma_at(double fraction) const;

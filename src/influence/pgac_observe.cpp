@@ -108,12 +108,7 @@ void Pgac::Impl::observe(std::int64_t step) {
   report.step = step;
   report.gamma = gamma_at(fraction);
   report.threshold = report.gamma * quantile;
-  if (lossy) {
-    const influence::LossyTier::Step step_taken = lossy->end_step(report.scores);
-    report.gradient_error = step_taken.error;
-    report.compressed_from = step_taken.before;
-    report.compressed_to = step_taken.after;
-  }
+  if (lossy) lossy->end_step(report.scores, report);
   since_change = std::min(since_change + 1, options.steps_between_changes);
   const bool changed = decide(quantile, next.averages);
   if (!lossy || std::isnan(quantile)) return;

@@ -67,7 +67,9 @@ void check_lossy(const PgacOptions& options) {
   expect(BlockCode::may_have_blocks_of(lossy.block), "lossy.block", lossy.block,
          "a multiple of " + least + " from " + least + " to " +
              std::to_string(BlockCode::kLargestBlock));
-  expect(lossy.probe_every >= 1, "lossy.probe_every", lossy.probe_every, "at least 1");
+  constexpr std::int64_t kMostBetween = std::int64_t{1} << 32;
+  expect(lossy.audit_every >= 1 && lossy.audit_every <= kMostBetween, "lossy.audit_every",
+         lossy.audit_every, "from 1 to " + std::to_string(kMostBetween));
   if (options.gamma.kind == GammaSchedule::Kind::kLearned) {
     throw UsageError(
         "Pgac: gamma is learned from the seconds of running layers again, and with the lossy tier "

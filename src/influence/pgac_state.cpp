@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "influence/lossy_state.h"
 #include "influence/pgac_impl.h"
 #include "plan/json_tree.h"
 
@@ -28,82 +29,6 @@ void put(nlohmann::ordered_json& layer, const char* field, double value) {
 double score_in(const JsonTree& layer, std::string_view field) {
   const JsonTree* const value = layer.find(field);
   return value == nullptr ? std::numeric_limits<double>::quiet_NaN() : value->number(0, kMostScore);
-}
-
-}  // namespace
-
-namespace {
-
-nlohmann::ordered_json lossy_json(const influence::LossyTier::State& state) {
-  const influence::LossyTier::Turns& turns = state.turns;
-  nlohmann::ordered_json json = {{"steps", turns.steps},
-                                 {"next_probe", turns.next},
-                                 {"probe_interval", turns.interval},
-                                 {"next_stream", state.next_stream}};
-  if (turns.now) json["probes"] = *turns.now;
-  auto& layers = json["layers"] = nlohmann::ordered_json::array();
-  for (std::size_t i = 0; i < state.layers.size(); ++i) {
-    const influence::LayerNoise& layer = state.layers[i];
-    layers.push_back({{"route", static_cast<int>(state.chosen[i])},
-                      {"spread", layer.spread},
-                      {"values", layer.values},
-                      {"input_gain", layer.input_gain},
-                      {"parameter_noise", layer.parameter_noise},
-                      {"score_then", layer.score_then},
-                      {"score", layer.score},
-                      {"gradient_square", layer.gradient_square},
-                      {"last_probe", turns.last[i]},
-                      {"refuses_probes", static_cast<bool>(turns.refuses[i])}});
-  }
-  return json;
-}
-
-// Sums of products of such numbers are finite.
-constexpr double kMostKnown = 1e60;
-
-// A number from 0, or what stands for none.
-double known_in(const JsonTree& layer, std::string_view field) {
-  const double value = layer.at(field).number(influence::LayerNoise::kUnknown, kMostKnown);
-  if (value < 0 && value != influence::LayerNoise::kUnknown) {
-    layer.at(field).refuse("is " + std::to_string(value) +
-                           "; it must be from 0, or -1 for unknown");
-  }
-  return value;
-}
-
-// Of so many layers.
-influence::LossyTier::State read_lossy(const JsonTree& tree, std::size_t count) {
-  tree.allow({"steps", "next_probe", "probe_interval", "next_stream", "probes", "layers"});
-  influence::LossyTier::State state;
-  influence::LossyTier::Turns& turns = state.turns;
-  turns.steps = tree.at("steps").whole(0, kMostCount);
-  turns.next = tree.at("next_probe").whole(0, kMostCount);
-  turns.interval = tree.at("probe_interval").whole(1, kMostCount);
-  state.next_stream = static_cast<std::uint64_t>(tree.at("next_stream").whole(0, kMostCount));
-  const auto& layers = tree.at("layers").items();
-  if (layers.size() != count) {
-    tree.at("layers").refuse("has " + std::to_string(layers.size()) + " entries; it must have " +
-                             std::to_string(count) + ", one for each layer");
-  }
-  if (const JsonTree* probed = tree.find("probes")) {
-    turns.now = static_cast<std::size_t>(probed->whole(0, std::ssize(layers) - 1));
-  }
-  for (const JsonTree& layer : layers) {
-    layer.allow({"route", "spread", "values", "input_gain", "parameter_noise", "score_then",
-                 "score", "gradient_square", "last_probe", "refuses_probes"});
-    state.layers.push_back({.spread = known_in(layer, "spread"),
-                            .values = layer.at("values").number(0, kMostKnown),
-                            .input_gain = layer.at("input_gain").number(0, kMostKnown),
-                            .parameter_noise = known_in(layer, "parameter_noise"),
-                            .score_then = layer.at("score_then").number(0, kMostKnown),
-                            .score = layer.at("score").number(0, kMostKnown),
-                            .gradient_square = known_in(layer, "gradient_square")});
-    turns.last.push_back(layer.at("last_probe").whole(-1, kMostCount));
-    turns.refuses.push_back(layer.at("refuses_probes").boolean());
-    state.chosen.push_back(static_cast<Compression>(
-        layer.at("route").whole(0, static_cast<std::int64_t>(Compression::kInt4))));
-  }
-  return state;
 }
 
 // What decides how a training goes on, as texts to be compared. Not the budget, which may be that
@@ -135,7 +60,7 @@ nlohmann::ordered_json options_json(const PgacOptions& options) {
   json["lossy.minimum"] = text(lossy.minimum.count);
   json["lossy.block"] = text(lossy.block);
   json["lossy.seed"] = text(lossy.seed);
-  json["lossy.probe_every"] = text(lossy.probe_every);
+  json["lossy.audit_every"] = text(lossy.audit_every);
   return json;
 }
 
@@ -182,7 +107,7 @@ std::string Pgac::state() const {
     layers.push_back(std::move(layer));
   }
   put(json, "threshold", impl.report.threshold);
-  if (impl.lossy) json["lossy"] = lossy_json(impl.lossy->state());
+  if (impl.lossy) json["lossy"] = influence::lossy_json(impl.lossy->state());
   return json.dump(1) + "\n";
 }
 
@@ -275,7 +200,7 @@ void Pgac::restore(const std::string& state, const std::string& origin) {
   }
   expect_options(tree, impl_->options);
   influence::LossyTier::State lossy_state;
-  if (lossy != nullptr) lossy_state = read_lossy(*lossy, read.layers.size());
+  if (lossy != nullptr) lossy_state = influence::read_lossy(*lossy, read.layers.size());
 
   Impl& impl = *impl_;
   impl.meter->clear();

@@ -6,6 +6,8 @@
 #include <numeric>
 #include <utility>
 
+#include "plan/schedule_builder.h"
+
 namespace reprise::influence {
 namespace {
 
@@ -49,28 +51,46 @@ Routes in_fewer_bits(const RoutedChains& chains, Routes routes,
   return routes;
 }
 
-// What a probe of that layer takes beside: its result until backward has come to it; then its
-// values with noise, and gradients in three forms.
-Chain with_probe(Chain chain, std::size_t probed) {
-  ChainStage& stage = chain.stages[probed];
-  if (!std::exchange(stage.saves_output, true)) stage.saved += stage.output;
-  const Bytes input = probed > 0 ? chain.stages[probed - 1].output_gradient : chain.input_gradient;
-  const Bytes gradients = stage.parameter_gradients + stage.output_gradient + input;
-  stage.backward_temporaries =
-      stage.backward_temporaries + stage.saved + stage.saved + Bytes(4 * gradients.count);
-  return chain;
+Bytes audit_peak_of(Chain chain) {
+  const std::int64_t count = std::ssize(chain.stages);
+  std::int64_t gradients = 0;
+  Bytes input = chain.input_gradient;
+  for (ChainStage& stage : chain.stages) {
+    gradients += stage.parameter_gradients.count;
+    // Beside its values, of which backward keeps none as yet: what it makes of them on the way, as
+    // much again with noise; its gradients twice, how far they are apart, in double precision, and
+    // two gradients of its result.
+    const std::int64_t own = stage.parameter_gradients.count + input.count;
+    stage.backward_temporaries = stage.backward_temporaries + stage.forward_temporaries +
+                                 stage.output + stage.saved +
+                                 Bytes(5 * own + 2 * stage.output_gradient.count);
+    input = stage.output_gradient;
+  }
+  plan::ScheduleBuilder builder;
+  // The last one too is run again, which never takes more than to keep it.
+  for (std::int64_t i = 0; i + 1 < count; ++i) builder.advance({i, i + 1});
+  for (std::int64_t i = count; i-- > 0;) {
+    builder.keep({i, i + 1});
+    builder.backward({i, i + 1});
+  }
+  return check(chain, builder.take(chain)).peak + Bytes(2 * gradients);
 }
 
 }  // namespace
 
 RoutedFit fit_routes(const RoutedChains& chains, Routes routes,
                      const std::function<bool(const Routes&)>& within_bound, PgacRanking ranking,
-                     const std::vector<double>& averages, Bytes budget,
-                     std::optional<std::size_t> probed) {
+                     const std::vector<double>& averages, Bytes budget) {
   const Fitting exact(chains[index_of(Compression::kExact)]);
   const Preference preference = exact.preference(ranking, averages);
-  RoutedFit fit{
-      in_fewer_bits(chains, std::move(routes), within_bound, preference.ranks, budget), {}, false};
+  RoutedFit fit;
+  fit.exact = exact.fit(plan::KeepMask(routes.size(), true), preference, budget, false);
+  fit.audit_peak = audit_peak_of(exact.chain());
+  fit.may_audit = fit.audit_peak <= budget;
+  fit.fitted = fit.exact;
+  fit.routes.assign(routes.size(), Compression::kExact);
+  if (!fit.may_audit) return fit;
+  fit.routes = in_fewer_bits(chains, std::move(routes), within_bound, preference.ranks, budget);
   plan::KeepMask mask(fit.routes.size(), true);
   // What is run again is exact then, which takes more: until no more goes.
   while (true) {
@@ -78,7 +98,7 @@ RoutedFit fit_routes(const RoutedChains& chains, Routes routes,
     if (fitting.least() > budget) {
       // Layers that are read from fewer bits take more at once in their backward.
       fit.routes.assign(mask.size(), Compression::kExact);
-      fit.fitted = exact.fit(plan::KeepMask(mask.size(), true), preference, budget, false);
+      fit.fitted = fit.exact;
       break;
     }
     fit.fitted = fitting.fit(mask, preference, budget, false);
@@ -90,14 +110,6 @@ RoutedFit fit_routes(const RoutedChains& chains, Routes routes,
     }
     if (!is_new) break;
     mask = fit.fitted.mask;
-  }
-  if (probed && fit.fitted.mask[*probed]) {
-    Routes routes_then = fit.routes;
-    routes_then[*probed] = Compression::kExact;
-    const Chain chain = with_probe(routed(chains, routes_then), *probed);
-    const Bytes peak = check(chain, plan::masked_schedule(chain, fit.fitted.mask)).peak;
-    fit.may_probe = peak <= budget;
-    if (fit.may_probe) fit.fitted.peak = std::max(fit.fitted.peak, peak);
   }
   return fit;
 }

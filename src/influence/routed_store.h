@@ -3,6 +3,7 @@
 
 #include <reprise/compressed_store.h>
 
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -16,7 +17,7 @@ class ParkedLog {
  public:
   struct Sums {
     double spread = 0, noise = 0;
-    std::int64_t values = 0;  // in a lossy form
+    std::int64_t values = 0;  // in a lossy form, or kept because the noise would have been too much
     Bytes before, after;      // of all
 
     Sums& operator+=(const Sums& other) {
@@ -29,15 +30,31 @@ class ParkedLog {
     }
   };
 
-  void add(const CompressedAs& became) {
+  // `most`: of the noise.
+  explicit ParkedLog(double most = std::numeric_limits<double>::infinity()) : most_(most) {}
+
+  // False, and nothing is noted, if the noise would be too much.
+  bool add(const CompressedAs& became) {
     const std::lock_guard<std::mutex> lock(mutex_);
+    const Compression route = route_of(became.form);
+    const double noise =
+        route == Compression::kExact ? 0 : noise_of({.spread = became.spread}, route);
+    if (sums_.noise + noise > most_) return false;
     sums_.before += became.before;
     sums_.after += became.after;
-    const Compression route = route_of(became.form);
-    if (route == Compression::kExact) return;
+    if (route == Compression::kExact) return true;
     ++sums_.values;
     sums_.spread += became.spread;
-    sums_.noise += noise_of({.spread = became.spread}, route);
+    sums_.noise += noise;
+    return true;
+  }
+  // What was refused, as it was kept instead.
+  void add_kept(const CompressedAs& kept, double spread) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    sums_.before += kept.before;
+    sums_.after += kept.after;
+    ++sums_.values;
+    sums_.spread += spread;
   }
   Sums sums() const {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -45,11 +62,12 @@ class ParkedLog {
   }
 
  private:
+  const double most_;
   mutable std::mutex mutex_;
   Sums sums_;
 };
 
-// Parks in one form, and says so.
+// Parks in one form, and says so; exactly where the log refuses that form.
 class RoutedStore final : public Store {
  public:
   RoutedStore(std::shared_ptr<CompressedStore> store, Compression route,
@@ -64,7 +82,11 @@ class RoutedStore final : public Store {
   std::unique_ptr<ParkedTensor> park_flat(const at::Tensor& flat) override {
     CompressedAs became;
     auto parked = store_->park_as(flat, route_, &became);
-    log_->add(became);
+    if (log_->add(became)) return parked;
+    parked.reset();
+    CompressedAs kept;
+    parked = store_->park_as(flat, Compression::kExact, &kept);
+    log_->add_kept(kept, became.spread);
     return parked;
   }
 

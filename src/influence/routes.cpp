@@ -15,35 +15,14 @@ double levels_of(Compression compression) { return compression == Compression::k
 // Each layer's part in the square of the error (LossyOptions, "Error").
 std::vector<double> parts_of(const std::vector<LayerNoise>& layers,
                              const std::vector<double>& noise) {
-  double known = 0, count = 0;
-  for (const LayerNoise& layer : layers) {
-    if (layer.gradient_square < 0) continue;
-    known += layer.gradient_square;
-    ++count;
-  }
-  const double usual = known > 0 ? known / count : 1;
-  double all = 0, reached = 0;
   std::vector<double> parts;
   for (std::size_t i = 0; i < layers.size(); ++i) {
-    const LayerNoise& layer = layers[i];
-    const double square = layer.gradient_square < 0 ? usual : layer.gradient_square;
-    const double own = layer.parameter_noise < 0 ? square : layer.parameter_noise_now();
-    parts.push_back(noise[i] * (own + layer.input_gain * reached));
-    // Where gradients of single samples cancel, noise in them does not.
-    reached += std::max(square, own);
-    all += square;
+    parts.push_back(noise[i] > 0 ? noise[i] * layers[i].sensitivity : 0);
   }
-  for (double& part : parts) part = all > 0 ? part / all : 0;
   return parts;
 }
 
 }  // namespace
-
-double LayerNoise::parameter_noise_now() const {
-  const double growth = score / score_then;
-  const bool is_told = score_then > 0 && score > 0 && std::isfinite(growth);
-  return parameter_noise * (is_told ? growth * growth : 1);
-}
 
 Compression route_of(CompressedForm form) {
   switch (form) {
@@ -100,26 +79,21 @@ Routes routes_of(const std::vector<bool>& keep, const std::vector<double>& avera
   return routes;
 }
 
-Routes tightened(Routes routes, const std::vector<LayerNoise>& layers, double bound,
-                 std::size_t first, const std::vector<double>& noise) {
+Routes tightened(Routes routes, const std::vector<LayerNoise>& layers, double bound) {
+  for (std::size_t i = 0; i < routes.size(); ++i) {
+    if (!layers[i].is_known()) routes[i] = Compression::kExact;
+  }
   while (true) {
-    std::vector<double> all = noise_of(routes, layers);
-    std::copy_n(noise.begin(), std::min(first, noise.size()), all.begin());
-    const std::vector<double> parts = parts_of(layers, all);
+    const std::vector<double> parts = parts_of(layers, noise_of(routes, layers));
     double square = 0;
     for (const double part : parts) square += part;
     if (square <= bound * bound) return routes;
     if (!std::isfinite(square)) {
-      std::fill(routes.begin() + static_cast<std::ptrdiff_t>(first), routes.end(),
-                Compression::kExact);
+      std::fill(routes.begin(), routes.end(), Compression::kExact);
       return routes;
     }
-    const auto largest =
-        std::max_element(parts.begin() + static_cast<std::ptrdiff_t>(first), parts.end());
-    // What the layers before have done cannot be undone.
-    if (largest == parts.end() || *largest <= 0) return routes;
-    Compression& route = routes[static_cast<std::size_t>(largest - parts.begin())];
-    if (route == Compression::kExact) return routes;
+    const auto largest = std::max_element(parts.begin(), parts.end()) - parts.begin();
+    Compression& route = routes[static_cast<std::size_t>(largest)];
     route = static_cast<Compression>(static_cast<int>(route) - 1);
   }
 }

@@ -18,20 +18,13 @@ struct LayerNoise {
   // CompressedAs::spread, summed over the values that it parks; kUnknown before it has parked any.
   double spread = kUnknown;
   double values = 1;  // how many these are
-  // a: noise in the gradient of its input, by that in its values; relative squares.
-  double input_gain = 1;
-  // b: the square of the error of its parameters' gradients, by the relative square of the noise in
-  // its values; when it was probed, and with what score.
-  double parameter_noise = kUnknown;
-  double score_then = 0;
-  double score = 0;                   // of the last step
-  double gradient_square = kUnknown;  // |g|^2 of its parameters, of the last step
+  // The most that noise of n in its values adds to the square of the relative error of the step's
+  // gradients, divided by n (Sensitivities::limit); kUnknown: nothing is known, or nothing to rely
+  // on.
+  double sensitivity = kUnknown;
 
-  // b, as it is by now: it is of the size of the influence's square, a sum over the same gradients
-  // and activations.
-  double parameter_noise_now() const;
   // A layer of which this is not known is kept as it is.
-  bool is_known() const { return spread != kUnknown; }
+  bool is_known() const { return spread != kUnknown && sensitivity != kUnknown; }
   bool operator==(const LayerNoise&) const = default;
 };
 
@@ -49,9 +42,8 @@ double gradient_error(const std::vector<LayerNoise>& layers, const std::vector<d
 Routes routes_of(const std::vector<bool>& keep, const std::vector<double>& averages,
                  double far_threshold);
 
-// Layers from `first` on are made more exact, one step after the other where the error is largest,
-// until it is at most `bound`. `noise` is what was measured of those before `first`.
-Routes tightened(Routes routes, const std::vector<LayerNoise>& layers, double bound,
-                 std::size_t first = 0, const std::vector<double>& noise = {});
+// Layers are made more exact, one step after the other where the error is largest, until it is at
+// most `bound`. Layers of which not enough is known are kept as they are.
+Routes tightened(Routes routes, const std::vector<LayerNoise>& layers, double bound);
 
 }  // namespace reprise::influence

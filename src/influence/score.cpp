@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "core/lane_noise.h"
+#include "libtorch/managed_memory.h"
 
 namespace reprise::influence {
 namespace {
@@ -170,6 +171,8 @@ bool are_alike_in_memory(const at::Tensor& a, const at::Tensor& b) {
 
 // Conjugates and negatives that are not carried out yet have the same absolute values.
 SquareSum square_sum(const at::Tensor& g, const at::Tensor& a, std::int64_t stride) {
+  // Another thread may make room in a budget meanwhile.
+  const libtorch::HeldMemory held_g(g), held_a(a);
   SquareSum result;
   AT_DISPATCH_FLOATING_AND_COMPLEX_TYPES_AND2(at::kHalf, at::kBFloat16, g.scalar_type(),
                                               "influence", [&] {

@@ -9,6 +9,8 @@ namespace reprise::libtorch {
 class BackendsOnly {
  public:
   BackendsOnly();
+  // `but`: what of that has a part in the operators that kernels call.
+  explicit BackendsOnly(c10::DispatchKeySet but);
   BackendsOnly(const BackendsOnly&) = delete;
   BackendsOnly& operator=(const BackendsOnly&) = delete;
 

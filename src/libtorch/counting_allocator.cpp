@@ -25,32 +25,46 @@
 #include <vector>
 
 #include "libtorch/fresh_memory.h"
+#include "libtorch/limited_work.h"
 #include "libtorch/memory_limit.h"
 
 namespace reprise::libtorch {
 
 namespace {
 
-// On one cache line, away from other data: every allocation of every thread writes here. Destroyed
-// never, since tensors in static variables are freed at the very end.
-struct alignas(64) Counters {
+struct Level {
   std::atomic<std::int64_t> live{0};
   std::atomic<std::int64_t> mark{0};
+
+  void raise_mark(std::int64_t level) {
+    std::int64_t before = mark.load();
+    while (level > before && !mark.compare_exchange_weak(before, level)) {
+    }
+  }
+  void add(std::int64_t size) { raise_mark(live.fetch_add(size) + size); }
+};
+
+// On one cache line, away from other data: every allocation of every thread writes here. Destroyed
+// never, since tensors in static variables are freed at the very end.
+struct alignas(64) Counters : Level {
   std::atomic<std::int64_t> allocations{0};
 };
 constinit Counters counters;
+constinit Level others;
 
-void raise_mark(std::int64_t level) {
-  std::int64_t mark = counters.mark.load();
-  while (level > mark && !counters.mark.compare_exchange_weak(mark, level)) {
-  }
-}
+std::int64_t size_of(void* data) { return static_cast<std::int64_t>(malloc_usable_size(data)); }
 
 void release(void* data) {
   if (data == nullptr) return;
   c10::profiledCPUMemoryReporter().Delete(data);
-  counters.live.fetch_sub(static_cast<std::int64_t>(malloc_usable_size(data)));
+  counters.live.fetch_sub(size_of(data));
   c10::free_cpu(data);
+}
+
+// A deleter of its own tells this memory from all other.
+void release_of_others(void* data) {
+  if (data != nullptr) others.live.fetch_sub(size_of(data));
+  release(data);
 }
 
 // In the order in which they began; read and changed under the lock.
@@ -61,6 +75,7 @@ std::vector<LimitKeeper*>& keepers() {
 // The lowest limit of all; changed under the lock.
 constexpr std::int64_t kNoLimit = std::numeric_limits<std::int64_t>::max();
 constinit std::atomic<std::int64_t> lowest_limit{kNoLimit};
+bool is_limited() { return lowest_limit.load(std::memory_order_relaxed) != kNoLimit; }
 
 // Asks all keepers. The lowest limit of those that made room.
 std::int64_t make_room(std::int64_t size) {
@@ -90,7 +105,27 @@ void ask_for(std::size_t bytes) {
   make_room(size);
 }
 
-void count(std::int64_t size) { raise_mark(counters.live.fetch_add(size) + size); }
+bool give_up(std::int64_t bytes) {
+  {
+    const AllocationLock lock;
+    const auto frees = [bytes](LimitKeeper* keeper) { return keeper->give_up(bytes); };
+    if (!std::ranges::any_of(keepers(), frees)) return false;
+  }
+  // To the system, which may have nothing else for an allocation that malloc maps.
+  malloc_trim(0);
+  return true;
+}
+
+// What is freed may lie in pieces: twice as much goes with each try.
+void* allocate_or_give_up(std::size_t bytes) {
+  for (auto more = static_cast<std::int64_t>(bytes);; more = 2 * std::min(more, kNoLimit / 2)) {
+    try {
+      return c10::alloc_cpu(bytes);
+    } catch (const c10::Error&) {
+      if (!give_up(more)) throw;
+    }
+  }
+}
 
 // In one step, so that no two allocations take the same room.
 bool count_if_it_fits(std::int64_t size, std::int64_t limit) {
@@ -98,7 +133,7 @@ bool count_if_it_fits(std::int64_t size, std::int64_t limit) {
   do {
     if (live > limit - size) return false;
   } while (!counters.live.compare_exchange_weak(live, live + size));
-  raise_mark(live + size);
+  counters.raise_mark(live + size);
   return true;
 }
 
@@ -113,34 +148,37 @@ class CountingAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(std::size_t bytes) override {
     void* data = nullptr;
-    const bool limited = lowest_limit.load(std::memory_order_relaxed) != kNoLimit;
+    const bool limited = is_limited();
     try {
       if (limited) ask_for(bytes);
-      data = c10::alloc_cpu(bytes);
+      data = limited ? allocate_or_give_up(bytes) : c10::alloc_cpu(bytes);
     } catch (c10::Error&) {
       c10::profiledCPUMemoryReporter().OutOfMemory(bytes);
       throw;
     }
-    if (data != nullptr) {
-      auto size = static_cast<std::int64_t>(malloc_usable_size(data));
-      if (limited) {
-        try {
-          count_within_limits(size);
-        } catch (...) {
-          c10::free_cpu(data);
-          throw;
-        }
-      } else {
-        count(size);
+    if (data == nullptr) return hand_out(data, bytes, &release);
+    if (limited) {
+      try {
+        count_within_limits(size_of(data));
+      } catch (...) {
+        c10::free_cpu(data);
+        throw;
       }
-      counters.allocations.fetch_add(1, std::memory_order_relaxed);
+    } else {
+      counters.add(size_of(data));
     }
-    return hand_out(data, bytes);
+    return hand_out_counted(data, bytes, limited);
   }
 
-  // Counted already.
-  static c10::DataPtr hand_out(void* data, std::size_t bytes) {
-    c10::DataPtr result(data, data, &release, c10::Device(c10::kCPU));
+  static c10::DataPtr hand_out_counted(void* data, std::size_t bytes, bool limited) {
+    counters.allocations.fetch_add(1, std::memory_order_relaxed);
+    if (!limited || works_for_a_limit()) return hand_out(data, bytes, &release);
+    others.add(size_of(data));
+    return hand_out(data, bytes, &release_of_others);
+  }
+
+  static c10::DataPtr hand_out(void* data, std::size_t bytes, c10::DeleterFnPtr deleter) {
+    c10::DataPtr result(data, data, deleter, c10::Device(c10::kCPU));
     c10::profiledCPUMemoryReporter().New(data, bytes);
     if (data != nullptr) note_allocation(data);
     return result;
@@ -157,20 +195,24 @@ class CountingAllocator final : public c10::Allocator {
   }
 };
 
-class CpuLevels final : public LevelSource {
+class CountedLevel final : public LevelSource {
  public:
-  std::int64_t live() override { return counters.live.load(); }
+  explicit CountedLevel(Level& level) : level_(level) {}
+  std::int64_t live() override { return level_.live.load(); }
 
   std::int64_t mark() override {
     // An allocation under way has added its bytes but perhaps not raised the mark yet.
-    return std::max(counters.mark.load(), live());
+    return std::max(level_.mark.load(), live());
   }
 
   std::int64_t restart_mark() override {
-    std::int64_t before = counters.mark.exchange(0);
-    raise_mark(counters.live.load());
+    std::int64_t before = level_.mark.exchange(0);
+    level_.raise_mark(level_.live.load());
     return before;
   }
+
+ private:
+  Level& level_;
 };
 
 c10::Allocator* counting_allocator() {
@@ -191,13 +233,13 @@ c10::DataPtr allocate_if_it_fits(std::size_t bytes) {
   } catch (const c10::Error&) {
     return {};
   }
-  if (data != nullptr &&
-      !count_if_it_fits(static_cast<std::int64_t>(malloc_usable_size(data)), lowest_limit.load())) {
+  if (data == nullptr) return CountingAllocator::hand_out(data, bytes, &release);
+  const std::int64_t limit = lowest_limit.load();
+  if (!count_if_it_fits(size_of(data), limit)) {
     c10::free_cpu(data);
     return {};
   }
-  if (data != nullptr) counters.allocations.fetch_add(1, std::memory_order_relaxed);
-  return CountingAllocator::hand_out(data, bytes);
+  return CountingAllocator::hand_out_counted(data, bytes, /*limited=*/limit != kNoLimit);
 }
 
 void LimitScope::update_lowest() {
@@ -230,14 +272,30 @@ bool counting_allocator_is_installed() {
   return c10::GetAllocator(c10::kCPU) == counting_allocator();
 }
 
-bool is_counted_memory(const c10::DataPtr& data) { return data.get_deleter() == &release; }
+bool is_counted_memory(const c10::DataPtr& data) {
+  return data.get_deleter() == &release || is_of_other_threads(data);
+}
+std::int64_t counted_bytes(const c10::DataPtr& data) {
+  if (data.get() == nullptr || !is_counted_memory(data)) return 0;
+  // Of memory in a storage the context is the block.
+  return size_of(data.get_context());
+}
 bool is_uncounted_memory(const c10::DataPtr& data) {
   return data.get_deleter() == c10::GetDefaultCPUAllocator()->raw_deleter();
 }
 
 LevelSource& cpu_levels() {
-  static auto* levels = new CpuLevels;
+  static auto* levels = new CountedLevel(counters);
   return *levels;
+}
+
+PeakTracker& bytes_of_other_threads() {
+  static auto* tracker = new PeakTracker(*new CountedLevel(others));
+  return *tracker;
+}
+
+bool is_of_other_threads(const c10::DataPtr& data) {
+  return data.get_deleter() == &release_of_others;
 }
 
 std::int64_t cpu_allocation_count() { return counters.allocations.load(std::memory_order_relaxed); }

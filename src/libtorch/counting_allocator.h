@@ -1,4 +1,4 @@
-// The CPU allocator that counts: LibTorch's own, plus three counters.
+// The CPU allocator that counts: LibTorch's own, plus counters.
 //
 // It allocates with the functions that the stock allocator uses, so that alignment, huge pages and
 // the fill flags stay as they are, and reports to torch.profiler as the stock one does. Sizes are
@@ -25,6 +25,8 @@ bool counting_allocator_is_installed();
 // out nothing any more.
 bool is_counted_memory(const c10::DataPtr& data);
 bool is_uncounted_memory(const c10::DataPtr& data);
+// What it counts for; 0 if it is not counted.
+std::int64_t counted_bytes(const c10::DataPtr& data);
 
 // Memory of the counting allocator for that many bytes, or none where it would pass a limit: no
 // room is made for it. Nor is there any where the counting allocator is not installed.
@@ -34,5 +36,10 @@ c10::DataPtr allocate_if_it_fits(std::size_t bytes);
 LevelSource& cpu_levels();
 // Allocations of at least one byte.
 std::int64_t cpu_allocation_count();
+
+// What threads that work for no limit (limited_work.h) were handed out while there was one, and
+// have not given back.
+PeakTracker& bytes_of_other_threads();
+bool is_of_other_threads(const c10::DataPtr& data);
 
 }  // namespace reprise::libtorch

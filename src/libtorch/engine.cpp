@@ -1,5 +1,6 @@
 #include "libtorch/engine.h"
 
+#include <ATen/EmptyTensor.h>
 #include <ATen/SavedTensorHooks.h>
 #include <ATen/record_function.h>
 #include <torch/csrc/autograd/anomaly_mode.h>
@@ -42,17 +43,44 @@ std::unique_ptr<at::ObserverContext> function_begins(const at::RecordFunction&) 
 }
 void function_ends(const at::RecordFunction&, at::ObserverContext*) { --functions_running; }
 
+// Does nothing, in a backward call that runs nothing else.
+struct EmptyNode final : torch::autograd::Node {
+  EmptyNode() : Node(/*sequence_nr=*/0) {}
+  torch::autograd::variable_list apply(torch::autograd::variable_list&&) override { return {}; }
+};
+
+// LibTorch takes tasks of failed calls off the thread's queue before any other.
+void run_empty_backward(Engine& engine) noexcept {
+  try {
+    const at::DisableRecordFunctionGuard unseen;
+    const at::Tensor nothing = at::detail::empty_cpu({0}, c10::TensorOptions(at::kFloat));
+    const NodePointer node = make_node<EmptyNode>();
+    node->add_input_metadata(nothing);
+    engine.execute({{node, 0}}, {nothing}, /*keep_graph=*/false, /*create_graph=*/false,
+                   /*accumulate_grad=*/true, {});
+  } catch (const std::exception&) {
+    // What is left stays until the thread's next call.
+  }
+}
+
 class EngineFront final : public Engine {
  public:
   explicit EngineFront(Engine& inner) : inner_(inner) {}
   ~EngineFront() override { stop(); }
+  Engine& inner() const { return inner_; }
 
   torch::autograd::variable_list execute(const torch::autograd::edge_list& roots,
                                          const torch::autograd::variable_list& inputs,
                                          bool keep_graph, bool create_graph, bool accumulate_grad,
                                          const torch::autograd::edge_list& outputs) override {
-    const CallInFunctions in_functions;
-    return inner_.execute(roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
+    try {
+      const CallInFunctions in_functions;
+      return inner_.execute(roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
+    } catch (...) {
+      // A call inside of another one shares its queue, which goes on.
+      if (current_backward_id() < 0) run_empty_backward(inner_);
+      throw;
+    }
   }
 
   c10::intrusive_ptr<at::ivalue::Future> execute_with_graph_task(
@@ -96,6 +124,14 @@ void ensure_engine_front() {
   // alive.
   installed_front.store(new EngineFront(inner), std::memory_order_release);
   torch::autograd::set_default_engine_stub(&front_stub);
+}
+
+void free_leftovers_of_backward() {
+  static thread_local const EngineFront* done_under = nullptr;
+  const EngineFront* const front = installed_front.load(std::memory_order_acquire);
+  if (front == nullptr || front == done_under || current_backward_id() >= 0) return;
+  done_under = front;
+  run_empty_backward(front->inner());
 }
 
 std::int64_t current_backward_id() { return torch::autograd::get_current_graph_task_id(); }

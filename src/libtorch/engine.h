@@ -8,6 +8,9 @@
 // itself, so that it can be put in place at any time, also while other threads are in backward. It
 // is never destroyed, as LibTorch's own engines are not: autograd's worker threads may outlive
 // static destruction.
+//
+// When a backward call fails, LibTorch keeps the thread's tasks that have not run, with their
+// gradients and nodes, until the thread calls backward again. The front frees them at once.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +21,10 @@ namespace reprise::libtorch {
 // Puts the front in place, or back in place where PyTorch was imported after it. Cheap when it is
 // there.
 void ensure_engine_front();
+
+// Frees what failed backward calls of this thread have left, unless that was done since the front
+// was put in place. For calls that the front has not seen. Outside of backward calls.
+void free_leftovers_of_backward();
 
 // Identifies the running backward call; -1 outside of one. Nested calls have ids of their own.
 std::int64_t current_backward_id();

@@ -107,6 +107,14 @@ std::vector<GatedLeaf> gate_leaves(std::uint64_t since, const at::Tensor& input,
   return gated;
 }
 
+std::vector<at::Tensor> leaves_since(std::uint64_t since, const at::Tensor& result) {
+  std::vector<at::Tensor> leaves;
+  for (const AccumulateGrad* leaf : nodes_between(since, at::Tensor(), result).leaves) {
+    leaves.push_back(leaf->variable);
+  }
+  return leaves;
+}
+
 bool has_hooks_between(std::uint64_t since, const at::Tensor& input, const at::Tensor& result) {
   const auto has_hooks = [](Node* node) {
     return !node->tensor_pre_hooks().empty() || !node->retains_grad_hooks().empty() ||

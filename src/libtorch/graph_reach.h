@@ -29,6 +29,10 @@ struct GatedLeaf {
 std::vector<GatedLeaf> gate_leaves(std::uint64_t since, const at::Tensor& input,
                                    const at::Tensor& result);
 
+// The leaves whose gradients backward of `result` would make by way of nodes alone that were made
+// on this thread since.
+std::vector<at::Tensor> leaves_since(std::uint64_t since, const at::Tensor& result);
+
 // Whether there are hooks on tensors between the two, or on `input` itself, which another backward
 // would call as well: those that a program has set, and those that retain gradients. `input`:
 // undefined if it has no history.

@@ -1,5 +1,7 @@
 #include "libtorch/managed_memory.h"
 
+#include <c10/core/RefcountedDeleter.h>
+
 #include <atomic>
 #include <mutex>
 #include <string>
@@ -8,6 +10,13 @@
 #include "libtorch/memory_limit.h"
 
 namespace reprise::libtorch {
+namespace {
+
+const void* shared_by(const c10::DataPtr& memory) {
+  return memory.get_deleter() == &c10::refcounted_deleter ? memory.get_context() : nullptr;
+}
+
+}  // namespace
 
 std::uint64_t MemoryManager::next_number() {
   static std::atomic<std::uint64_t> last{0};
@@ -73,8 +82,26 @@ std::uint64_t ManagedMemory::identity_of(const c10::StorageImpl& storage) {
   return reinterpret_cast<std::uintptr_t>(mutable_storage._mutable_data_ptr_no_checks().get());
 }
 
+bool ManagedMemory::has_identity(const c10::StorageImpl& storage, std::uint64_t identity) {
+  const MemoryManager* const manager = manager_of(const_cast<c10::StorageImpl&>(storage));
+  return identity == identity_of(storage) ||
+         (manager != nullptr && manager->identity_before_ == identity);
+}
+
+const void* ManagedMemory::shared_with(const c10::Storage& storage) {
+  c10::StorageImpl& impl = *storage.unsafeGetStorageImpl();
+  if (const MemoryManager* const manager = manager_of(impl)) return manager->shared_with_;
+  return shared_by(impl._mutable_data_ptr_no_checks());
+}
+
+bool share_memory(const at::Tensor& a, const at::Tensor& b) {
+  return a.has_storage() && b.has_storage() && a.storage().is_alias_of(b.storage());
+}
+
 void ManagedMemory::manage(c10::StorageImpl& storage, MemoryManager& manager) {
+  manager.identity_before_ = identity_of(storage);
   c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
+  manager.shared_with_ = shared_by(data);
   manager.memory_ = std::move(data);
   data = c10::DataPtr(manager.memory_.get(), &manager, &release, storage.device());
   // Also of use by itself: a storage with a weak reference is not destroyed before its manager has
@@ -83,12 +110,15 @@ void ManagedMemory::manage(c10::StorageImpl& storage, MemoryManager& manager) {
       MemoryManager::WeakStorage::reclaim(c10::raw::intrusive_ptr::make_weak(&storage));
 }
 
-bool ManagedMemory::let_go(c10::StorageImpl& storage, MemoryManager& manager) {
+bool ManagedMemory::let_go(c10::StorageImpl& storage, MemoryManager& manager, const char* text) {
   // Nothing is told any more when it is given back.
   const auto reference = manager.storage_.lock();
   if (!reference) return false;
-  // What stays hollow goes on throwing.
-  if (!is_hollow(manager)) storage.clear_data_ptr_access_error_msg_();
+  if (!is_hollow(manager)) {
+    storage.clear_data_ptr_access_error_msg_();
+  } else if (text != nullptr && storage.nbytes() != 0) {
+    storage.release_data_and_set_meta_custom_data_ptr_error_msg_(std::string(text));
+  }
   c10::DataPtr memory = std::exchange(manager.memory_, {});
   if (memory.get() == nullptr) memory = c10::DataPtr(nullptr, storage.device());
   c10::DataPtr own = std::exchange(storage._mutable_data_ptr_no_checks(), std::move(memory));
@@ -121,3 +151,15 @@ void ManagedMemory::fill(c10::StorageImpl& storage, MemoryManager& manager, c10:
 }
 
 }  // namespace reprise::libtorch
+
+// In LibTorch's place: its own asks a hollow storage for its data pointer, which throws. Calls go
+// to the first definition that the dynamic linker finds, so a program that links reprise before
+// LibTorch gets this one from its own questions, too; the library itself always does.
+namespace c10 {
+
+bool isSharedStorageAlias(const Storage& storage0, const Storage& storage1) {
+  const void* const shared = reprise::libtorch::ManagedMemory::shared_with(storage0);
+  return shared != nullptr && shared == reprise::libtorch::ManagedMemory::shared_with(storage1);
+}
+
+}  // namespace c10

@@ -27,6 +27,9 @@ class MemoryManager : private LimitMutex::Last {
   // They are about to be overwritten past operators.
   virtual void before_write() = 0;
 
+  // That the next manager will have, or a higher one.
+  static std::uint64_t next_number();
+
  private:
   friend struct ManagedMemory;
   friend class HeldMemory;
@@ -37,13 +40,16 @@ class MemoryManager : private LimitMutex::Last {
 
   // Tells one manager from the next at the same address.
   const std::uint64_t number_ = next_number();
-  static std::uint64_t next_number();
   c10::DataPtr memory_;
+  // Of the storage, before it was managed.
+  std::uint64_t identity_before_ = 0;
   using WeakStorage = c10::weak_intrusive_ptr<c10::StorageImpl>;
   // Of the storage, while it is managed.
   WeakStorage storage_ = WeakStorage::reclaim(nullptr);
   // By a reference of this file's own.
   bool is_referenced_ = false;
+  // Where storages besides this one may have the memory: what they have in common.
+  const void* shared_with_ = nullptr;
 };
 
 struct ManagedMemory {
@@ -55,8 +61,10 @@ struct ManagedMemory {
                                           : nullptr;
   }
 
-  // The same as long as the storage has not been given other memory by anybody but its manager.
+  // The storage has that identity for as long as nobody but its manager gives it other memory, also
+  // when it becomes managed meanwhile.
   static std::uint64_t identity_of(const c10::StorageImpl& storage);
+  static bool has_identity(const c10::StorageImpl& storage, std::uint64_t identity);
 
   // All of what follows under limit_mutex(). Another thread that frees the storage meanwhile waits
   // there to tell the manager: until then the manager's part alone is touched. A manager is told
@@ -65,8 +73,8 @@ struct ManagedMemory {
   // Takes a storage over, with its memory. The manager must live until it is released.
   static void manage(c10::StorageImpl& storage, MemoryManager& manager);
   // Ends that; the storage keeps the memory. False if the storage is dying: the manager will be
-  // told.
-  static bool let_go(c10::StorageImpl& storage, MemoryManager& manager);
+  // told. Raw access to what stays hollow will throw `text`, if there is one.
+  static bool let_go(c10::StorageImpl& storage, MemoryManager& manager, const char* text = nullptr);
 
   static bool is_hollow(const MemoryManager& manager) { return manager.memory_.get() == nullptr; }
   // Takes the memory away; raw access will throw `text`.
@@ -97,10 +105,16 @@ struct ManagedMemory {
   static const c10::DataPtr& memory_of(const MemoryManager& manager) { return manager.memory_; }
   // Used for no other manager of the process.
   static std::uint64_t number_of(const MemoryManager& manager) { return manager.number_; }
+  // What storages on the same memory have in common; null where no others can be.
+  static const void* shared_with(const c10::Storage& storage);
 
  private:
   static void release(void* context);
 };
+
+// Whether both lie on the same memory, as at::Tensor::is_alias_of() tells, which throws where a
+// storage is hollow. Reads no bytes.
+bool share_memory(const at::Tensor& a, const at::Tensor& b);
 
 // Keeps the bytes of a tensor's storage in place while it lives, managed or not. The manager may be
 // gone before it.

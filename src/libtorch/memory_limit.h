@@ -27,6 +27,9 @@ class LimitKeeper {
   };
   // `wanted` more bytes are about to be counted. Throws to refuse them. Under the lock.
   virtual Room make_room(std::int64_t wanted) = 0;
+  // malloc has failed, whatever the limit. Frees at least that many bytes, if there are so many;
+  // false if there are none. Under the lock.
+  virtual bool give_up(std::int64_t) { return false; }
 
   std::int64_t bound() const { return bound_; }
 

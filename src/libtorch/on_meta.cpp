@@ -13,6 +13,7 @@
 
 #include "libtorch/argument_holders.h"
 #include "libtorch/graph_reach.h"
+#include "libtorch/managed_memory.h"
 #include "libtorch/meta_errors.h"
 #include "libtorch/operator_facts.h"
 
@@ -30,8 +31,7 @@ std::optional<bool> equal_without_values(const OperatorCall& call,
   const at::Tensor& one = arguments[0].toTensor();
   const at::Tensor& other = arguments[1].toTensor();
   if (one.sizes() != other.sizes()) return false;
-  const bool is_same = one.has_storage() && other.has_storage() && one.is_alias_of(other) &&
-                       one.storage_offset() == other.storage_offset() &&
+  const bool is_same = share_memory(one, other) && one.storage_offset() == other.storage_offset() &&
                        one.strides() == other.strides();
   return is_same ? std::optional(true) : std::nullopt;
 }

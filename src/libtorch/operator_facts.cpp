@@ -104,8 +104,11 @@ OperatorFacts work_out(const OperatorHandle& op) {
     return holds_tensors(*argument.type()) && !argument.is_out();
   };
   const auto is_alias = [](const Argument& result) { return result.alias_info() != nullptr; };
-  facts.only_views = facts.writes.empty() && !schema.returns().empty() &&
-                     std::ranges::all_of(schema.returns(), is_alias) &&
+  facts.composite = op.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd);
+  // A composite may copy where its schema promises a view (reshape, contiguous, to), and so may
+  // another library's operator.
+  facts.only_views = !facts.composite && name.starts_with("aten::") && facts.writes.empty() &&
+                     !schema.returns().empty() && std::ranges::all_of(schema.returns(), is_alias) &&
                      std::ranges::count_if(schema.arguments(), takes_tensors) == 1;
   facts.communicates = name.starts_with("c10d::") || name.starts_with("_c10d_functional") ||
                        name.starts_with("symm_mem::");
@@ -116,7 +119,6 @@ OperatorFacts work_out(const OperatorHandle& op) {
       std::ranges::all_of(facts.writes, is_out) && !facts.aliases && !facts.metadata_only &&
       (name.ends_with("_like") || name.starts_with("aten::new_") ||
        std::none_of(schema.arguments().begin(), schema.arguments().end(), takes_tensors));
-  facts.composite = op.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd);
   for (const DispatchKey key : c10::autocast_dispatch_keyset) {
     facts.casts = facts.casts || op.hasKernelForDispatchKey(key);
   }

@@ -4,7 +4,6 @@
 #include "libtorch/operator_interceptor.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <c10/core/InferenceMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <reprise/error.h>
 #include <torch/library.h>
@@ -44,12 +43,13 @@ const InterceptorLink* link_in_force(const InterceptorLink* link) {
 namespace {
 
 // The diverting key is already off.
-void handle(const c10::OperatorHandle& op, DispatchKeySet keys, Stack& stack) {
+void handle(const c10::OperatorHandle& op, const OperatorFacts& facts, DispatchKeySet keys,
+            Stack& stack) {
   const InterceptorLink* link = innermost_interceptor();
   if (link == nullptr) {
     op.redispatchBoxed(keys, &stack);
   } else {
-    OperatorCall(op, keys, stack).run(*link);
+    OperatorCall(op, facts, keys, stack).run(*link);
   }
 }
 
@@ -63,14 +63,14 @@ bool runs_as_parts(const c10::OperatorHandle& op, const OperatorFacts& facts, Di
              c10::toRuntimePerBackendFunctionalityKey(DispatchKey::Dense, backend));
 }
 
-// Without autograd's keys (inference mode) composites come this far down: they are let through.
+// Where autograd's keys are off (inference mode, AutoDispatchBelowAutograd) composites come this
+// far down: they are let through to their parts.
 void at_fake(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
   const DispatchKeySet next = keys & below(DispatchKey::Fake);
-  if (c10::InferenceMode::is_enabled() && runs_as_parts(op, facts_of(op), next)) {
-    return op.redispatchBoxed(next, stack);
-  }
+  const OperatorFacts& facts = facts_of(op);
+  if (runs_as_parts(op, facts, next)) return op.redispatchBoxed(next, stack);
   const c10::impl::ExcludeDispatchKeyGuard off(DispatchKey::Fake);
-  handle(op, next, *stack);
+  handle(op, facts, next, *stack);
 }
 
 constexpr DispatchKey kAbove = DispatchKey::TESTING_ONLY_GenericMode;
@@ -81,7 +81,7 @@ constexpr DispatchKeySet kBackendsBefore({DispatchKey::MkldnnCPU, DispatchKey::S
 
 void at_custom_rng(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
   const c10::impl::ExcludeDispatchKeyGuard off(kAbove);
-  handle(op, keys & below(kBelow), *stack);
+  handle(op, facts_of(op), keys & below(kBelow), *stack);
 }
 
 // A fallback on CustomRNGKeyId would be passed over by operators with a kernel for all backends.
@@ -125,7 +125,7 @@ void at_generic_mode(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* 
   // that do it (factory functions) have nothing to do with autograd.
   if (facts.chooses_backend) {
     off.emplace(kAbove);
-    return handle(op, next, *stack);
+    return handle(op, facts, next, *stack);
   }
   if (!op.hasKernelForDispatchKey(kBelow)) kernels_below_autograd().add(op);
   // What autograd's own kernel calls (the copy of what an operator in place is about to change) is
@@ -190,18 +190,20 @@ std::string_view install() {
       (forced != nullptr ? ", or unset REPRISE_INTERCEPTOR" : ""));
 }
 
-std::shared_ptr<ThreadState> state_with(std::shared_ptr<OperatorInterceptor> interceptor,
-                                        Reach reach) {
+std::shared_ptr<const InterceptorLink> link_to(std::shared_ptr<OperatorInterceptor> interceptor,
+                                               Reach reach) {
   operator_interceptor_variant();
-  auto state = copy_of_current_state();
-  state->interceptors = std::make_shared<const InterceptorLink>(
-      InterceptorLink{std::move(interceptor), state->interceptors, reach, current_backward_id()});
-  return state;
+  const ThreadState* const state = current_state();
+  return std::make_shared<const InterceptorLink>(
+      InterceptorLink{std::move(interceptor), state != nullptr ? state->interceptors : nullptr,
+                      reach, current_backward_id()});
 }
 
-std::shared_ptr<ThreadState> state_with(std::shared_ptr<const InterceptorLink> outer) {
+std::shared_ptr<ThreadState> state_with(std::shared_ptr<const InterceptorLink> outer,
+                                        const LimitKeeper* limit = nullptr) {
   auto state = copy_of_current_state();
   state->interceptors = std::move(outer);
+  if (limit != nullptr) state->work_for(*limit);
   return state;
 }
 
@@ -228,6 +230,7 @@ std::shared_ptr<const InterceptorLink> chain_without(
   if (link == nullptr) return nullptr;
   if (link->interceptor.get() == &interceptor) return link->outer;
   InterceptorLink copy = *link;
+  copy.left.reset();
   copy.outer = chain_without(link->outer, interceptor);
   return std::make_shared<const InterceptorLink>(std::move(copy));
 }
@@ -245,12 +248,21 @@ const InterceptorLink* innermost_interceptor() {
   return state == nullptr ? nullptr : link_in_force(state->interceptors.get());
 }
 
+c10::impl::LocalDispatchKeySet keys_without_interceptors() {
+  c10::impl::LocalDispatchKeySet keys = c10::impl::tls_local_dispatch_key_set();
+  if (diverting_key != DispatchKey::Undefined) {
+    keys.included_ = keys.included_.remove(diverting_key);
+  }
+  return keys;
+}
+
 WithoutInterceptor::WithoutInterceptor(const OperatorInterceptor& interceptor)
     : in_force_(state_without(interceptor)) {}
 
-OperatorCall::OperatorCall(const c10::OperatorHandle& handle, c10::DispatchKeySet below,
-                           std::vector<c10::IValue>& stack)
+OperatorCall::OperatorCall(const c10::OperatorHandle& handle, const OperatorFacts& facts,
+                           c10::DispatchKeySet below, std::vector<c10::IValue>& stack)
     : handle_(handle),
+      facts_(facts),
       schema_(handle.schema()),
       argument_count_(schema_.arguments().size()),
       below_(below),
@@ -314,14 +326,46 @@ void OperatorCall::answer(at::ArrayRef<c10::IValue> results) {
 }
 
 OperatorInterceptorScope::OperatorInterceptorScope(std::shared_ptr<OperatorInterceptor> interceptor,
-                                                   Reach reach)
-    : in_force_(state_with(std::move(interceptor), reach)),
+                                                   Reach reach, const LimitKeeper* limit)
+    : link_(link_to(std::move(interceptor), reach)),
+      in_force_(state_with(link_, limit)),
       switched_(!c10::impl::tls_is_dispatch_key_included(diverting_key)) {
   if (switched_) c10::impl::tls_set_dispatch_key_included(diverting_key, true);
 }
 
+namespace {
+
+const InterceptorLink* innermost_link() {
+  const ThreadState* const state = current_state();
+  return state != nullptr ? state->interceptors.get() : nullptr;
+}
+
+}  // namespace
+
+bool OperatorInterceptorScope::is_inside_out() const {
+  const InterceptorLink* link = innermost_link();
+  if (link == link_.get()) return false;
+  while (link != nullptr && link != link_.get()) link = link->outer.get();
+  return link != nullptr;
+}
+
 OperatorInterceptorScope::~OperatorInterceptorScope() {
-  if (switched_) c10::impl::tls_set_dispatch_key_included(diverting_key, false);
+  const auto take_off = [](const InterceptorLink::Left& left) {
+    c10::ThreadLocalDebugInfo::_forceCurrentDebugInfo(left.before);
+    if (left.switched) c10::impl::tls_set_dispatch_key_included(diverting_key, false);
+  };
+  const InterceptorLink::Left mine{in_force_.leave(), switched_};
+  if (is_inside_out()) {
+    link_->left = std::make_shared<const InterceptorLink::Left>(mine);
+    return;
+  }
+  // Another thread than the one it was opened on is none of its business.
+  if (innermost_link() != link_.get()) return;
+  take_off(mine);
+  while (const InterceptorLink* const outer = innermost_link()) {
+    if (outer->left == nullptr) break;
+    take_off(*std::exchange(outer->left, nullptr));
+  }
 }
 
 KernelInterceptorScope::KernelInterceptorScope(std::shared_ptr<OperatorInterceptor> interceptor)

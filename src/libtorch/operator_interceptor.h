@@ -28,6 +28,7 @@
 #include <c10/core/DispatchKeySet.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include <functional>
 #include <memory>
 #include <string_view>
 #include <vector>
@@ -37,21 +38,28 @@
 namespace c10 {
 class OperatorHandle;
 }  // namespace c10
+namespace reprise::detail {
+struct FunctionCall;
+}  // namespace reprise::detail
 
 namespace reprise::libtorch {
 
+class LimitKeeper;
 class OwnDraws;
+struct OperatorFacts;
 
 // One call of one operator, on its way down. Valid until intercept() returns.
 class OperatorCall {
  public:
-  OperatorCall(const c10::OperatorHandle& handle, c10::DispatchKeySet below,
-               std::vector<c10::IValue>& stack);
+  OperatorCall(const c10::OperatorHandle& handle, const OperatorFacts& facts,
+               c10::DispatchKeySet below, std::vector<c10::IValue>& stack);
   OperatorCall(const OperatorCall&) = delete;
   OperatorCall& operator=(const OperatorCall&) = delete;
 
   const c10::OperatorHandle& handle() const { return handle_; }
   const c10::FunctionSchema& schema() const { return schema_; }
+  // As facts_of() gives them.
+  const OperatorFacts& facts() const { return facts_; }
 
   // Until the call is done.
   at::ArrayRef<c10::IValue> arguments() const {
@@ -85,6 +93,7 @@ class OperatorCall {
   void run_operator();
 
   const c10::OperatorHandle& handle_;
+  const OperatorFacts& facts_;
   const c10::FunctionSchema& schema_;
   const std::size_t argument_count_;
   c10::DispatchKeySet below_;
@@ -101,6 +110,12 @@ class OperatorInterceptor {
   // May be called on several threads at once. A call that is not done afterwards proceeds. An
   // exception leaves the operator call as one of the operator's own would.
   virtual void intercept(OperatorCall& call) = 0;
+  // A custom function is called (reprise/custom_function.h), whose operators are intercepted all
+  // the same. False: it is not this interceptor's business. Else it has called `proceed` once,
+  // which asks those around it, or runs the function.
+  virtual bool intercept_function(detail::FunctionCall&, const std::function<void()>& /*proceed*/) {
+    return false;
+  }
 };
 
 enum class Reach {
@@ -116,17 +131,32 @@ struct InterceptorLink {
   Reach reach;
   // The backward call in which the scope was opened; -1 outside of any.
   std::int64_t backward;
+
+  // Set where the scope ended before one that was opened inside of it, which then also takes off
+  // what this scope has left on the thread.
+  struct Left {
+    std::shared_ptr<c10::ThreadLocalDebugInfo> before;
+    bool switched;
+  };
+  mutable std::shared_ptr<const Left> left = nullptr;
 };
 
 class OperatorInterceptorScope {
  public:
+  // `limit`: for whose limit of memory the thread works inside (limited_work.h), if for any.
   explicit OperatorInterceptorScope(std::shared_ptr<OperatorInterceptor> interceptor,
-                                    Reach reach = Reach::kFunction);
+                                    Reach reach = Reach::kFunction,
+                                    const LimitKeeper* limit = nullptr);
   ~OperatorInterceptorScope();
   OperatorInterceptorScope(const OperatorInterceptorScope&) = delete;
   OperatorInterceptorScope& operator=(const OperatorInterceptorScope&) = delete;
 
+  // Whether a scope that was opened later on this thread is still open.
+  bool is_inside_out() const;
+
  private:
+  // Before in_force_.
+  std::shared_ptr<const InterceptorLink> link_;
   ThreadStateScope in_force_;
   // Whether this scope switched the dispatch key on.
   bool switched_;
@@ -150,6 +180,9 @@ const InterceptorLink* link_in_force(const InterceptorLink* link);
 
 // The innermost interceptor in force on this thread; null if there is none.
 const InterceptorLink* innermost_interceptor();
+
+// The thread's dispatch keys, but for the one that diverts calls to interceptors.
+c10::impl::LocalDispatchKeySet keys_without_interceptors();
 
 // Takes one interceptor out of force, for code that it is not to see.
 class WithoutInterceptor {

@@ -1,40 +1,20 @@
 #include "libtorch/recorded_call.h"
 
-#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
+#include <future>
 #include <optional>
+#include <unordered_map>
 #include <utility>
 
 #include "libtorch/backends_only.h"
-#include "libtorch/operator_effects.h"
 #include "libtorch/own_draws.h"
 
 namespace reprise::libtorch {
-namespace {
-
-using c10::DispatchKey;
-using c10::DispatchKeySet;
-
-// Everything above the backends.
-const DispatchKeySet& above_backends() {
-  static const DispatchKeySet keys =
-      c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset |
-      DispatchKeySet({DispatchKey::Fake, DispatchKey::TESTING_ONLY_GenericMode,
-                      DispatchKey::CustomRNGKeyId, kEffectKey, DispatchKey::Python,
-                      DispatchKey::PythonTLSSnapshot, DispatchKey::PythonDispatcher,
-                      DispatchKey::FuncTorchDynamicLayerFrontMode,
-                      DispatchKey::FuncTorchDynamicLayerBackMode, DispatchKey::Functionalize});
-  return keys;
-}
-
-}  // namespace
-
-BackendsOnly::BackendsOnly() : guard_(above_backends()) {}
-
 namespace {
 
 // Same bits: no number is taken for another, not even zero for minus zero.
@@ -96,11 +76,42 @@ void add_tensor(Hash& hash, const at::Tensor& tensor) {
              static_cast<std::uint64_t>(impl.storage_offset()));
 }
 
+// The tensors of a call's slots, in order.
+class Met {
+ public:
+  // The first slot with this tensor, which stands in the next one; kNoSlot where that is the first.
+  std::int16_t before(const c10::TensorImpl& tensor) {
+    const auto number = static_cast<std::int16_t>(count_++);
+    if (number < kFew) {
+      for (std::int16_t i = 0; i < number; ++i) {
+        if (few_[i] == &tensor) return i;
+      }
+      few_[number] = &tensor;
+      return CallForm::kNoSlot;
+    }
+    if (many_.empty()) {
+      for (std::int16_t i = 0; i < kFew; ++i) many_.emplace(few_[i], i);
+    }
+    const auto [place, is_new] = many_.emplace(&tensor, number);
+    return is_new ? CallForm::kNoSlot : place->second;
+  }
+
+ private:
+  static constexpr std::int16_t kFew = 8;
+  std::size_t count_ = 0;
+  // Null where the slot has the tensor of another one.
+  std::array<const c10::TensorImpl*, kFew> few_{};
+  std::unordered_map<const c10::TensorImpl*, std::int16_t> many_;
+};
+
 }  // namespace
 
 CallForm::CallForm(const OperatorCall& call)
-    : op(call.handle()), grad_mode(c10::GradMode::is_enabled()) {
+    : op(call.handle()),
+      grad_mode(c10::GradMode::is_enabled()),
+      ambient(AmbientState::take_for_call()) {
   const auto given = call.arguments();
+  Met met;
   arguments.reserve(given.size());
   for (std::size_t i = 0; i < given.size(); ++i) {
     const c10::IValue& argument = given[i];
@@ -109,6 +120,7 @@ CallForm::CallForm(const OperatorCall& call)
       Slot& slot = slots.emplace_back();
       slot.argument = static_cast<std::uint16_t>(i);
       slot.element = static_cast<std::int16_t>(element);
+      slot.same_as = met.before(*tensor.unsafeGetTensorImpl());
       slot.form.take(tensor);
     };
     if (argument.isTensor()) {
@@ -136,14 +148,34 @@ CallForm::CallForm(const OperatorCall& call)
   }
 }
 
-bool CallForm::is_of(const OperatorCall& call) const {
-  if (&op.schema() != &call.schema() || grad_mode != c10::GradMode::is_enabled()) return false;
+CallForm::CallForm(std::shared_ptr<const RecordedFunction> called,
+                   const std::vector<at::Tensor>& tensors)
+    : op(c10::Dispatcher::singleton().findSchemaOrThrow("aten::alias", "")),
+      function(std::move(called)),
+      grad_mode(false) {
+  Met met;
+  for (const at::Tensor& tensor : tensors) {
+    Slot& slot = slots.emplace_back();
+    slot.argument = static_cast<std::uint16_t>(slots.size() - 1);
+    slot.element = -1;
+    slot.same_as = met.before(*tensor.unsafeGetTensorImpl());
+    slot.form.take(tensor);
+  }
+}
+
+bool CallForm::is_of(const OperatorCall& call, const AmbientState& now) const {
+  if (&op.schema() != &call.schema() || grad_mode != c10::GradMode::is_enabled() ||
+      ambient != now) {
+    return false;
+  }
+  Met met;
   const auto given = call.arguments();
   const Slot* slot = slots.begin();
   for (std::size_t i = 0; i < given.size(); ++i) {
     const auto is_next = [&](const at::Tensor& tensor, int element) {
       if (!tensor.defined()) return true;
       const bool is_same = slot != slots.end() && slot->argument == i && slot->element == element &&
+                           slot->same_as == met.before(*tensor.unsafeGetTensorImpl()) &&
                            slot->form.is_of(tensor);
       ++slot;
       return is_same;
@@ -247,10 +279,11 @@ CallForms::Found CallForms::find(const OperatorCall& call, c10::DeviceType devic
     }
   }
   const std::uint64_t wanted = hash.value();
+  const AmbientState now = AmbientState::take_for_call();
   const std::size_t mask = table_.size() - 1;
   for (std::size_t place = wanted & mask; table_[place] != nullptr; place = (place + 1) & mask) {
     CallForm* const form = table_[place];
-    if (form->hash == wanted && form->is_of(call)) return {form, wanted, true};
+    if (form->hash == wanted && form->is_of(call, now)) return {form, wanted, true};
   }
   return {nullptr, wanted, true};
 }
@@ -279,14 +312,44 @@ void CallForms::put(CallForm& form) {
 }
 
 std::string RecordedCall::name() const {
+  if (form_->function != nullptr) return form_->function->name();
   const auto& schema = form_->op.schema();
   return schema.overload_name().empty() ? schema.name()
                                         : schema.name() + "." + schema.overload_name();
 }
 
+namespace {
+
+// `inside`: the generators that the kernel's own calls draw from, if there are any.
+void call_again(const CallForm& form, std::vector<c10::IValue>& stack,
+                const std::vector<at::Generator>* inside) {
+  const AmbientScope ambient(form.ambient);
+  const c10::AutoGradMode grad_mode(form.grad_mode);
+  // The operator's own kernel for autocast had its say at first, and what its other kernels call
+  // may be cast.
+  const c10::DispatchKeySet casts =
+      facts_of(form.op).casts ? c10::DispatchKeySet() : form.ambient.autocast_keys();
+  const BackendsOnly below(casts);
+  std::optional<DrawsAgain> draws;
+  if (inside != nullptr) draws.emplace(*inside);
+  form.op.callBoxed(stack);
+}
+
+}  // namespace
+
 std::vector<c10::IValue> RecordedCall::run(
     const std::function<c10::Storage(std::size_t)>& storage_of,
     const std::vector<at::Generator>& before) const {
+  std::vector<at::Tensor> tensors;
+  tensors.reserve(form_->slots.size());
+  for (std::size_t i = 0; i < form_->slots.size(); ++i) {
+    const CallForm::Slot& slot = form_->slots[i];
+    c10::Storage storage = storage_of(i);
+    tensors.push_back(slot.same_as == CallForm::kNoSlot
+                          ? slot.form.on(std::move(storage))
+                          : tensors[static_cast<std::size_t>(slot.same_as)]);
+  }
+  if (form_->function != nullptr) return (*form_->function)(std::move(tensors));
   std::vector<c10::IValue> stack;
   stack.reserve(form_->arguments.size());
   for (const c10::IValue& argument : form_->arguments) {
@@ -300,8 +363,9 @@ std::vector<c10::IValue> RecordedCall::run(
   }
   for (std::size_t i = 0; i < form_->slots.size(); ++i) {
     const CallForm::Slot& slot = form_->slots[i];
-    at::Tensor tensor = slot.form.on(storage_of(i));
+    at::Tensor& tensor = tensors[i];
     c10::IValue& argument = stack[slot.argument];
+    // Moved: kernels may ask how many have an argument.
     if (slot.element < 0) {
       argument = std::move(tensor);
     } else if (argument.isTensorList()) {
@@ -316,11 +380,13 @@ std::vector<c10::IValue> RecordedCall::run(
   if (generator != OperatorFacts::kNone) {
     stack[static_cast<std::size_t>(generator)] = before.front().clone();
   }
-  const c10::AutoGradMode grad_mode(form_->grad_mode);
-  const BackendsOnly below;
-  std::optional<DrawsAgain> inside;
-  if (!before.empty() && generator == OperatorFacts::kNone) inside.emplace(before);
-  form_->op.callBoxed(stack);
+  const bool draws_inside = !before.empty() && generator == OperatorFacts::kNone;
+  const auto call = [&] { call_again(*form_, stack, draws_inside ? &before : nullptr); };
+  if (form_->ambient.needs_another_thread()) {
+    std::async(std::launch::async, call).get();
+  } else {
+    call();
+  }
   return stack;
 }
 

@@ -6,7 +6,8 @@
 // form, which such calls share: it is compared with what has been seen, not copied.
 //
 // A call is run again below autograd, with everything above the backends off (autocast, functorch,
-// Python): what was recorded there has been through all that.
+// Python): what was recorded there has been through all that. It is run under the ambient state of
+// its first run (ambient_state.h), and where arguments were one tensor they are one again.
 //
 // Not for several threads at once: calls of one table are under one lock.
 #pragma once
@@ -17,36 +18,48 @@
 
 #include <functional>
 #include <limits>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "libtorch/ambient_state.h"
 #include "libtorch/operator_facts.h"
 #include "libtorch/operator_interceptor.h"
+#include "libtorch/recorded_function.h"
 #include "libtorch/tensor_form.h"
 
 namespace reprise::libtorch {
 
 struct CallForm {
+  static constexpr std::int16_t kNoSlot = -1;
   // Where a tensor stands: argument number, and number in the list if it is one.
   struct Slot {
     std::uint16_t argument;
     std::int16_t element;
+    // The first slot with the same tensor, or kNoSlot: operators ask whether two arguments are one.
+    std::int16_t same_as;
     TensorForm form;
   };
 
   explicit CallForm(const OperatorCall& call);
+  // Of one call of a custom function: `tensors` are its defined arguments.
+  CallForm(std::shared_ptr<const RecordedFunction> called, const std::vector<at::Tensor>& tensors);
 
-  // Whether the call is one of these.
-  bool is_of(const OperatorCall& call) const;
+  // Whether the call is one of these. `now`: the ambient state.
+  bool is_of(const OperatorCall& call, const AmbientState& now) const;
 
+  // Of a custom function's, some operator, which is not called.
   c10::OperatorHandle op;
+  std::shared_ptr<const RecordedFunction> function;
   // Tensors left out.
   c10::SmallVector<c10::IValue, 5> arguments;
   // The defined tensors among the arguments, in order.
   c10::SmallVector<Slot, 3> slots;
   // Some kernels make workspaces for backward only where gradients are wanted.
   bool grad_mode;
+  // A call is made again as it was made first.
+  AmbientState ambient;
   std::uint64_t hash = 0;
   // The table, and calls.
   std::uint32_t users = 0;

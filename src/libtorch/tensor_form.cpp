@@ -104,10 +104,6 @@ void visit_deeper(const c10::IValue& argument,
   }
 }
 
-bool share_memory(const at::Tensor& a, const at::Tensor& b) {
-  return a.has_storage() && b.has_storage() && a.storage().is_alias_of(b.storage());
-}
-
 bool covers_storage(const at::Tensor& tensor) {
   return tensor.storage_offset() == 0 && tensor.is_non_overlapping_and_dense() &&
          tensor.nbytes() == tensor.storage().nbytes();

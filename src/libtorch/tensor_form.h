@@ -35,8 +35,6 @@ bool is_plain(const at::Tensor& tensor, c10::DeviceType device);
 // sparse the indices and values, of one that is nested the buffer and the sizes.
 void visit_storages(const at::Tensor& tensor,
                     const std::function<void(const c10::Storage&)>& visit);
-// Whether both lie on one storage.
-bool share_memory(const at::Tensor& a, const at::Tensor& b);
 // Whether writing all of the tensor's elements writes every byte of its storage.
 bool covers_storage(const at::Tensor& tensor);
 // How many of the storage's first bytes the tensor's elements fill without a gap; 0 if they do not

@@ -38,7 +38,18 @@ std::shared_ptr<ThreadState> copy_of_current_state() {
 }
 
 ThreadStateScope::ThreadStateScope(std::shared_ptr<ThreadState> state)
-    : guard_(kKind, std::move(state)) {}
+    : before_(c10::ThreadLocalDebugInfo::current()) {
+  c10::ThreadLocalDebugInfo::_push(kKind, std::move(state));
+}
+
+ThreadStateScope::~ThreadStateScope() {
+  if (!is_left_) c10::ThreadLocalDebugInfo::_forceCurrentDebugInfo(std::move(before_));
+}
+
+std::shared_ptr<c10::ThreadLocalDebugInfo> ThreadStateScope::leave() {
+  is_left_ = true;
+  return std::move(before_);
+}
 
 OwnWorkScope::OwnWorkScope() {
   const ThreadState* state = current_state();

@@ -30,6 +30,8 @@ struct GroupState;
 namespace libtorch {
 
 struct InterceptorLink;
+class LimitKeeper;
+struct LimitLink;
 
 // Makes the hooks for one tensor that autograd is about to save; null saves it as without hooks.
 class HookProvider {
@@ -47,6 +49,8 @@ struct ThreadState final : c10::DebugInfoBase {
   std::size_t python_hooks_below = 0;
   // The innermost operator interceptor.
   std::shared_ptr<const InterceptorLink> interceptors;
+  // Whose limits of memory this thread works within (limited_work.h).
+  std::shared_ptr<const LimitLink> limits;
   // The path of names in force (named.h).
   std::shared_ptr<const std::string> path;
 
@@ -73,6 +77,8 @@ struct ThreadState final : c10::DebugInfoBase {
 
   // Replaces the hook scope by `provider`, noting where Python's stack stands.
   void set_hooks(std::shared_ptr<HookProvider> provider);
+  // Adds a limit to those that the thread works within.
+  void work_for(const LimitKeeper& keeper);
 };
 
 // The state of the calling thread; null where nothing is in force.
@@ -84,9 +90,17 @@ std::shared_ptr<ThreadState> copy_of_current_state();
 class ThreadStateScope {
  public:
   explicit ThreadStateScope(std::shared_ptr<ThreadState> state);
+  ~ThreadStateScope();
+  ThreadStateScope(const ThreadStateScope&) = delete;
+  ThreadStateScope& operator=(const ThreadStateScope&) = delete;
+
+  // For one that cannot keep to that order: it leaves the thread as it is, and gives what was in
+  // force before it.
+  std::shared_ptr<c10::ThreadLocalDebugInfo> leave();
 
  private:
-  c10::DebugInfoGuard guard_;
+  std::shared_ptr<c10::ThreadLocalDebugInfo> before_;
+  bool is_left_ = false;
 };
 
 // Marks what runs inside as reprise's own work (ThreadState::own_work).

@@ -19,6 +19,7 @@
 #include <utility>
 
 #include "libtorch/engine.h"
+#include "libtorch/managed_memory.h"
 #include "libtorch/saved_tensor.h"
 #include "libtorch/tensor_form.h"
 

@@ -152,15 +152,18 @@ void ChainWalk::backward(const ChainStep& step, const ChainStage& stage) {
   if (!state.kept) refuse(step, "it was not run kept");
   if (stage.needs_input) need_input(step);
   // The first gradient is the caller's, and comes when backward begins.
-  if (index + 1 == chain_.stages.size()) live_ += stage.output_gradient;
+  const bool is_last = index + 1 == chain_.stages.size();
+  if (is_last) live_ += stage.output_gradient;
   const Bytes made =
       (index > 0 ? chain_.stages[index - 1].output_gradient : chain_.input_gradient) +
       stage.parameter_gradients;
   reach(std::max(made + stage.backward_temporaries, Bytes(0)));
   live_ += made - stage.output_gradient - stage.saved;
-  reach({});
   state.kept = false;
-  drop_output(index);
+  // The caller holds the chain's output until all of backward is over.
+  if (is_last && stage.saves_output && !std::exchange(state.output, true)) live_ += stage.output;
+  reach({});
+  if (!is_last) drop_output(index);
   if (index > 0) drop_output(index - 1);
   --next_backward_;
   cost_.time += stage.backward;

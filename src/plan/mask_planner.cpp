@@ -93,9 +93,10 @@ MaskPlanner::MaskPlanner(const Chain& chain) : chain_(chain), stages_(std::ssize
                      ": make one stage of several layers");
   }
   const auto count = static_cast<std::size_t>(stages_);
-  later_gradients_.assign(count, 0);
+  later_.assign(count, 0);
   for (std::size_t i = count - 1; i-- > 0;) {
-    later_gradients_[i] = later_gradients_[i + 1] + chain_.stages[i + 1].parameter_gradients.count;
+    later_[i] = later_[i + 1] + chain_.stages[i + 1].parameter_gradients.count;
+    if (i + 2 == count) later_[i] += chain_.stages[i + 1].output.count;
   }
   kept_.resize(count);
   runs_.resize(count * count);
@@ -133,11 +134,12 @@ void MaskPlanner::measure_kept(std::int64_t index) {
     const std::int64_t in_forward =
         input + stage.saved.count + apart + stage.keep_temporaries.count;
     const std::int64_t in_backward =
-        kept.stays + (is_last ? apart : 0) + later_gradients_[at] + stage.output_gradient.count;
+        kept.stays + (is_last ? apart : 0) + later_[at] + stage.output_gradient.count;
     kept.peak =
         std::max({in_forward,
                   in_backward + std::max<std::int64_t>(made + stage.backward_temporaries.count, 0),
-                  in_backward + made - stage.output_gradient.count - stage.saved.count});
+                  in_backward + made - stage.output_gradient.count - stage.saved.count +
+                      bytes_if(is_last && stage.saves_output, stage.output)});
   }
 }
 
@@ -163,15 +165,14 @@ void MaskPlanner::measure_runs_from(std::int64_t begin) {
     const std::int64_t made =
         (i > 0 ? chain_.stages[at - 1].output_gradient : chain_.input_gradient).count +
         stage.parameter_gradients.count;
-    const std::int64_t live = kept + later_gradients_[at] + stage.output_gradient.count;
+    const std::int64_t live = kept + later_[at] + stage.output_gradient.count;
     backward = std::max({backward,
                          live + std::max<std::int64_t>(made + stage.backward_temporaries.count, 0),
                          live + made - stage.output_gradient.count - stage.saved.count});
 
     Run& run = runs_[static_cast<std::size_t>(begin * stages_ + i)];
     run.forward_peak = first_peak;
-    run.backward_peak =
-        std::max(running + later_gradients_[at] + stage.output_gradient.count, backward);
+    run.backward_peak = std::max(running + later_[at] + stage.output_gradient.count, backward);
   }
 }
 

@@ -63,7 +63,8 @@ class MaskPlanner {
 
   Chain chain_;
   std::int64_t stages_ = 0;
-  std::vector<std::int64_t> later_gradients_;  // of the parameters of all stages after each
+  // What the stages after each leave: gradients of their parameters, and the chain's output.
+  std::vector<std::int64_t> later_;
   // Of each stage, by whether its input is memory of its own (1) or part of what the stage before
   // keeps (0).
   std::vector<std::array<Kept, 2>> kept_;

@@ -71,7 +71,7 @@ RotorTable::RotorTable(const Chain& chain, std::int64_t slots, Bytes slot,
       stages_(std::ssize(chain.stages)),
       slots_(slots),
       slot_(slot),
-      later_gradients_(chain.stages.size()),
+      later_(chain.stages.size()),
       advance_(index(0, stages_)),
       held_(index(0, stages_), (static_cast<std::size_t>(slots) / kLane + 1) * kLane),
       free_(held_) {
@@ -110,7 +110,7 @@ std::int64_t RotorTable::input_slots(Stage s) const {
 Bytes RotorTable::gradients(Stage t) const {
   // Before all backward there is none.
   if (t + 1 == stages_) return {};
-  return stage(t).output_gradient + later_gradients_[static_cast<std::size_t>(t)];
+  return stage(t).output_gradient + later_[static_cast<std::size_t>(t)];
 }
 
 std::int64_t RotorTable::need_keep(Stage s, Stage t) const {
@@ -121,10 +121,11 @@ std::int64_t RotorTable::need_keep(Stage s, Stage t) const {
 
 std::int64_t RotorTable::need_backward(Stage s) const {
   const ChainStage& of = stage(s);
-  const Bytes later = later_gradients_[static_cast<std::size_t>(s)];
-  // The chain's output is the caller's until its backward is over.
-  const Bytes output = s + 1 == stages_ && !of.saves_output ? of.output : Bytes(0);
-  const Bytes before = of.saved + of.output_gradient + later + output;
+  const Bytes later = later_[static_cast<std::size_t>(s)];
+  // The caller holds the chain's output throughout; later_ counts it for the stages before.
+  const Bytes output = s + 1 == stages_ ? of.output : Bytes(0);
+  const Bytes before =
+      of.saved + of.output_gradient + later + (of.saves_output ? Bytes(0) : output);
   const Bytes made =
       (s > 0 ? stage(s - 1).output_gradient : chain_.input_gradient) + of.parameter_gradients;
   return in_slots(
@@ -144,7 +145,8 @@ float RotorTable::forward(Stage s, Stage u) const {
 void RotorTable::measure() {
   for (Stage t = stages_; t-- > 1;) {
     const auto at = static_cast<std::size_t>(t);
-    later_gradients_[at - 1] = later_gradients_[at] + stage(t).parameter_gradients;
+    later_[at - 1] = later_[at] + stage(t).parameter_gradients;
+    if (t + 1 == stages_) later_[at - 1] += stage(t).output;
   }
   for (Stage t = 0; t < stages_; ++t) {
     for (Stage s = t; s >= 0; --s) measure(s, t);

@@ -16,7 +16,7 @@
 // where N is H if s saves its output, and F if not; each only where m suffices for what it needs at
 // once (the need_* functions). H and F after t are 0. That is theorem 1 of arXiv:1911.13214 for
 // chains some of whose outputs no backward needs; m counts everything but what encloses (s, t), so
-// also the gradients of parameters that the stages after t have left.
+// also what the stages after t have left: gradients of parameters, and the chain's output.
 //
 // Rows of m are contiguous: the minimum over u is a sum of two rows, which the compiler turns into
 // vector instructions. Blocks of s and t share rows while they are in the cache.
@@ -109,8 +109,9 @@ class RotorTable {
   std::vector<std::int64_t> output_, kept_;  // slots
   std::vector<double> forward_until_;        // seconds of the stages before
   std::vector<float> offload_;               // seconds there and back; infinite without a store
-  std::vector<Bytes> later_gradients_;       // of the parameters of later stages
-  std::vector<Bytes> advance_;               // by index(s, u - 1): at once, without gradients
+  // What later stages leave: gradients of their parameters, and the chain's output.
+  std::vector<Bytes> later_;
+  std::vector<Bytes> advance_;  // by index(s, u - 1): at once, without gradients
   Table held_, free_;
 };
 

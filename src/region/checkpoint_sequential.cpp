@@ -118,18 +118,20 @@ bool offloads(const Nests& nests) {
 
 }  // namespace
 
+void detail::check_segments(std::size_t functions, std::int64_t segments) {
+  if (functions == 0) refuse_empty();
+  if (segments >= 1 && segments <= static_cast<std::int64_t>(functions)) return;
+  throw UsageError("checkpoint_sequential(): segments is " + std::to_string(segments) +
+                   ", but must be between 1 and the number of functions, " +
+                   std::to_string(functions));
+}
+
 at::Tensor checkpoint_sequential(const std::vector<TensorFunction>& functions,
                                  std::int64_t segments, at::Tensor input,
                                  const CheckpointOptions& options) {
   detail::check_options(options);
-  const auto count = static_cast<std::int64_t>(functions.size());
-  if (count == 0) refuse_empty();
-  if (segments < 1 || segments > count) {
-    throw UsageError("checkpoint_sequential(): segments is " + std::to_string(segments) +
-                     ", but must be between 1 and the number of functions, " +
-                     std::to_string(count));
-  }
-  const auto size = static_cast<std::size_t>(count / segments);
+  detail::check_segments(functions.size(), segments);
+  const std::size_t size = functions.size() / static_cast<std::size_t>(segments);
   std::span<const TensorFunction> left(functions);
   for (std::int64_t segment = 0; segment + 1 < segments; ++segment, left = left.subspan(size)) {
     input = checkpoint(options, Segment(left.first(size)), std::move(input));

@@ -7,6 +7,7 @@
 
 #include "core/ticks.h"
 #include "libtorch/engine.h"
+#include "libtorch/on_meta.h"
 #include "libtorch/operator_effects.h"
 #include "libtorch/operator_trace.h"
 #include "region/exec_group.h"
@@ -207,7 +208,10 @@ AtLastSlot Frame::at_last_slot(std::size_t last_wanted) const {
       break;
   }
   const bool tail_known = forward_completed_ && last_wanted + 1 == placeholders_.size();
-  return tail_known && tail_ <= kCostOfLeaving ? AtLastSlot::kGoOnUnhooked : AtLastSlot::kLeave;
+  // An estimate's operators take no time worth the name, whatever they take on a device: what it
+  // counts must not depend on that.
+  const bool is_cheap = tail_known && tail_ <= kCostOfLeaving && !libtorch::is_on_meta();
+  return is_cheap ? AtLastSlot::kGoOnUnhooked : AtLastSlot::kLeave;
 }
 
 void Frame::recompute(Recomputation& run) {

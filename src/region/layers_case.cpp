@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "libtorch/tensor_form.h"
+#include "libtorch/managed_memory.h"
 
 namespace reprise::detail {
 

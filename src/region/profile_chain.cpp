@@ -15,6 +15,7 @@
 #include "core/clock.h"
 #include "core/statistics.h"
 #include "libtorch/graph_reach.h"
+#include "libtorch/managed_memory.h"
 #include "libtorch/state_apart.h"
 #include "libtorch/zero_gradients.h"
 #include "region/layers_case.h"
@@ -197,6 +198,8 @@ class Profiler {
         stage.saves_output ? std::max(made, stage.output) : std::max(made - stage.output, Bytes(0));
     stage.keep_temporaries = std::max(peak.peak_above_start() - made, Bytes(0));
     before_requires_grad_ = output.requires_grad();
+    // Nobody else holds an output in a step, but the caller that of the last stage.
+    const at::Tensor held = group.end == functions_.size() ? output.detach() : at::Tensor();
     if (before_requires_grad_) backward(measured, group, since, input, std::move(output));
     return measured;
   }
@@ -204,9 +207,9 @@ class Profiler {
   // Whether autograd saves the input and the output, by their memory. The output is what the next
   // stage is measured on.
   void note_what_is_saved(ChainStage& stage, const Group& group, const at::Tensor& input) {
-    std::vector<c10::Storage> saved;
+    std::vector<at::Tensor> saved;
     const auto note = [&saved](const at::Tensor& tensor) {
-      if (tensor.defined() && tensor.has_storage()) saved.push_back(tensor.storage());
+      if (tensor.defined()) saved.push_back(tensor.tensor_data());
       return tensor;
     };
     at::Tensor output;
@@ -215,8 +218,8 @@ class Profiler {
       output = call(group, input);
     }
     const auto is_saved = [&saved](const at::Tensor& tensor) {
-      return std::any_of(saved.begin(), saved.end(), [&](const c10::Storage& each) {
-        return tensor.has_storage() && each.is_alias_of(tensor.storage());
+      return std::any_of(saved.begin(), saved.end(), [&](const at::Tensor& each) {
+        return libtorch::share_memory(each, tensor);
       });
     };
     stage.needs_input = is_saved(input);
@@ -237,7 +240,7 @@ class Profiler {
     return parameters;
   }
 
-  // As in a step: the gradient is made within backward and nobody else holds it, nor the output.
+  // As in a step: the gradient is made within backward and nobody else holds it.
   void backward(Measured& measured, const Group& group, std::uint64_t since,
                 const at::Tensor& input, at::Tensor output) {
     ChainStage& stage = measured.stage;

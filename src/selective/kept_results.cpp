@@ -194,6 +194,15 @@ void KeptResults::follow(KeptCall& kept, std::size_t position, const at::Tensor&
   log_[position].followed = &kept;
 }
 
+void KeptResults::drop_unread() {
+  const std::size_t end = saves_.empty() ? 0 : saves_.back();
+  std::erase_if(kept_, [&](const auto& kept) {
+    if (kept->must || kept->is_function || kept->position < end) return false;
+    forget(kept->position);
+    return true;
+  });
+}
+
 void KeptResults::drop_changed() {
   std::erase_if(kept_, [&](const auto& kept) {
     if (kept->must || !kept->watch.saw_change()) return false;

@@ -173,6 +173,7 @@ class KeptResults {
   void end_forward() {
     complete_ = true;
     close();
+    drop_unread();
   }
   // Lets go of what was changed in place since it was kept and need not be kept.
   void drop_changed();
@@ -223,6 +224,9 @@ class KeptResults {
 
   CallsOfOperator& calls_of(const c10::FunctionSchema& schema);
   bool fits(const Limited& call, const detail::ByteLimit& limit);
+  // Lets go of what was kept after the last save and need not be kept: a recomputation has all that
+  // backward needs by then, and stops.
+  void drop_unread();
   void forget(std::size_t position);
   void remove(std::size_t position);
   std::size_t end_of_part(const Walk& walk) const;

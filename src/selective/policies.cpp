@@ -18,6 +18,7 @@ using detail::Verdict;
 using selecting::OperatorSet;
 
 constexpr Verdict kSave{CheckpointPolicy::kPreferSave};
+constexpr Verdict kMustSave{CheckpointPolicy::kMustSave};
 constexpr Verdict kRecompute{CheckpointPolicy::kPreferRecompute};
 
 struct FunctionRule final : PolicyRule {
@@ -154,6 +155,29 @@ struct OffloadingRule final : PolicyRule {
   std::shared_ptr<const PolicyRule> rule;
 };
 
+// As save_all_but(), but for batched products: one whose result is larger than the matrices that it
+// multiplies makes attention's scores, which belong to the core. The one that mixes the values
+// makes a result that is smaller than the weights that it reads, and is kept.
+struct AttentionRule final : PolicyRule {
+  AttentionRule(OperatorSet batched_products, OperatorSet recomputed_operators)
+      : products(std::move(batched_products)), recomputed(std::move(recomputed_operators)) {}
+  Verdict decide(const SelectiveCheckpointContext& context) const override {
+    if (const auto verdict = by_operator(context.schema())) return *verdict;
+    const auto arguments = context.arguments();
+    // The matrices of bmm, and of baddbmm after what it adds.
+    const std::size_t first = arguments.size() > 2 && arguments[2].isTensor() ? 1 : 0;
+    const std::int64_t result = context.results()[0].toTensor().numel();
+    const bool is_of_scores = result > arguments[first].toTensor().numel() &&
+                              result > arguments[first + 1].toTensor().numel();
+    return is_of_scores ? kRecompute : kSave;
+  }
+  std::optional<Verdict> by_operator(const c10::FunctionSchema& schema) const override {
+    if (products.contains(schema)) return {};
+    return recomputed.contains(schema) ? kRecompute : kSave;
+  }
+  OperatorSet products, recomputed;
+};
+
 OperatorPolicy all_but(const std::vector<std::string>& operators, std::string_view caller) {
   return OperatorPolicy(
       std::make_shared<SetRule>(OperatorSet(operators, caller), kRecompute, kSave));
@@ -169,25 +193,23 @@ OperatorPolicy::OperatorPolicy(Function function) {
 }
 
 OperatorPolicy::OperatorPolicy(std::vector<std::string> operators)
-    : rule_(
-          std::make_shared<SetRule>(OperatorSet(operators, "OperatorPolicy"), kSave, kRecompute)) {}
+    : rule_(std::make_shared<SetRule>(OperatorSet(operators, "OperatorPolicy"), kMustSave,
+                                      kRecompute)) {}
 
 OperatorPolicy operator|(const OperatorPolicy& a, const OperatorPolicy& b) {
   return OperatorPolicy(std::make_shared<EitherRule>(a.rule(), b.rule()));
 }
 
 OperatorPolicy save_matmuls() {
-  static const OperatorPolicy policy{"mm",
-                                     "addmm",
-                                     "bmm",
-                                     "baddbmm",
-                                     "convolution",
-                                     "convolution_overrideable",
-                                     "_scaled_dot_product_flash_attention",
-                                     "_scaled_dot_product_flash_attention_for_cpu",
-                                     "_scaled_dot_product_efficient_attention",
-                                     "_scaled_dot_product_cudnn_attention",
-                                     "_scaled_dot_product_fused_attention_overrideable"};
+  // Not kMustSave: nn::Linear adds its bias to a product in place.
+  static const OperatorPolicy policy(std::make_shared<SetRule>(
+      OperatorSet(
+          {"mm", "addmm", "bmm", "baddbmm", "convolution", "convolution_overrideable",
+           "_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_for_cpu",
+           "_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention",
+           "_scaled_dot_product_fused_attention_overrideable"},
+          "save_matmuls()"),
+      kSave, kRecompute));
   return policy;
 }
 
@@ -197,14 +219,15 @@ OperatorPolicy save_all_but(std::vector<std::string> operators) {
 
 OperatorPolicy save_all_but_cheap() {
   static const OperatorPolicy policy = all_but(
-      {"abs",         "add",       "bitwise_and", "clamp",       "clone",          "copysign",
-       "div",         "eq",        "exp",         "expand_copy", "fill",           "floor",
-       "ge",          "gelu",      "gt",          "hardswish",   "hardtanh",       "le",
-       "leaky_relu",  "log",       "logical_and", "logical_not", "logical_or",     "lt",
-       "masked_fill", "maximum",   "minimum",     "mul",         "native_dropout", "ne",
-       "neg",         "ones_like", "pow",         "reciprocal",  "relu",           "rsqrt",
-       "rsub",        "sigmoid",   "sign",        "silu",        "softplus",       "sqrt",
-       "sub",         "tanh",      "threshold",   "where",       "zeros_like",     "_to_copy"},
+      {"abs",         "add",          "bitwise_and", "clamp",       "clone",          "copysign",
+       "div",         "eq",           "exp",         "expand_copy", "fill",           "floor",
+       "ge",          "gelu",         "gt",          "hardswish",   "hardtanh",       "le",
+       "leaky_relu",  "log",          "logical_and", "logical_not", "logical_or",     "lt",
+       "masked_fill", "maximum",      "minimum",     "mul",         "native_dropout", "ne",
+       "neg",         "ones_like",    "pow",         "reciprocal",  "relu",           "rsqrt",
+       "rsub",        "sigmoid",      "sign",        "silu",        "softplus",       "sqrt",
+       "sub",         "tanh",         "threshold",   "where",       "zeros_like",     "_to_copy",
+       "_softmax",    "_safe_softmax"},
       "save_all_but_cheap()");
   return policy;
 }
@@ -218,25 +241,18 @@ OperatorPolicy save_largest_cost_per_byte(Bytes bytes) {
 }
 
 OperatorPolicy recompute_attention() {
-  static const OperatorPolicy policy = all_but(
-      {
-          "bmm",
-          "baddbmm",
-          "_softmax",
-          "_safe_softmax",
-          "native_dropout",
-          "bernoulli",
-          "masked_fill",
-          "mul",
-          "div",
-          "empty_like",
-          "_scaled_dot_product_flash_attention",
-          "_scaled_dot_product_flash_attention_for_cpu",
-          "_scaled_dot_product_efficient_attention",
-          "_scaled_dot_product_cudnn_attention",
-          "_scaled_dot_product_fused_attention_overrideable",
-      },
-      "recompute_attention()");
+  constexpr std::string_view kCaller = "recompute_attention()";
+  // Beside the core what lies around products and costs a pass over memory at most: what backward
+  // needs of it can be made from what is kept, in no more bytes than it would take itself.
+  static const OperatorPolicy policy(std::make_shared<AttentionRule>(
+      OperatorSet({"bmm", "baddbmm"}, kCaller),
+      OperatorSet(
+          {"_softmax", "_safe_softmax", "native_dropout", "bernoulli", "masked_fill", "where",
+           "add", "sub", "mul", "div", "clone", "_to_copy", "empty_like",
+           "_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_for_cpu",
+           "_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention",
+           "_scaled_dot_product_fused_attention_overrideable"},
+          kCaller)));
   return policy;
 }
 

@@ -24,15 +24,27 @@ const c10::FunctionSchema& schema_of_function(const std::string& name) {
 
 }  // namespace selecting
 
+namespace {
+
+// Asks this interceptor and those around it.
+void call_function_from(const libtorch::InterceptorLink* link, detail::FunctionCall& call) {
+  for (; link != nullptr; link = libtorch::link_in_force(link->outer.get())) {
+    auto* selective = dynamic_cast<selecting::SelectiveInterceptor*>(link->interceptor.get());
+    if (selective != nullptr) return selective->call_function(call);
+    const auto proceed = [&] {
+      call_function_from(libtorch::link_in_force(link->outer.get()), call);
+    };
+    if (link->interceptor->intercept_function(call, proceed)) return;
+  }
+  call.run();
+}
+
+}  // namespace
+
 namespace detail {
 
 void call_function(FunctionCall& call) {
-  for (const auto* link = libtorch::innermost_interceptor(); link != nullptr;
-       link = libtorch::link_in_force(link->outer.get())) {
-    auto* selective = dynamic_cast<selecting::SelectiveInterceptor*>(link->interceptor.get());
-    if (selective != nullptr) return selective->call_function(call);
-  }
-  call.run();
+  call_function_from(libtorch::innermost_interceptor(), call);
 }
 
 }  // namespace detail

@@ -1,12 +1,17 @@
 #include "store/disk_queue.h"
-#include "libtorch/managed_memory.h"
 
 #include <ATen/EmptyTensor.h>
+#include <c10/core/CPUAllocator.h>
 #include <reprise/error.h>
 
 #include <algorithm>
 #include <exception>
+#include <string>
 #include <utility>
+
+#include "libtorch/counting_allocator.h"
+#include "libtorch/managed_memory.h"
+#include "store/flat.h"
 
 namespace reprise::store {
 namespace {
@@ -79,7 +84,16 @@ void DiskQueue::stop() {
   for (std::thread& worker : workers_) worker.join();
 }
 
+void DiskQueue::check_process() const {
+  if (!is_another_process()) return;
+  throw StoreError("disk store: process " + std::to_string(::getpid()) +
+                   " was forked from process " + std::to_string(process_) +
+                   ", which has the threads of the store and " + file_->place() +
+                   "; make a disk_store() in each process, after the fork");
+}
+
 DiskQueue::EntryPointer DiskQueue::put(const at::Tensor& flat) {
+  check_process();
   auto entry = std::make_shared<Entry>(flat);
   Lock lock(mutex_);
   throw_failures(lock);
@@ -111,28 +125,33 @@ void DiskQueue::check_cap(Lock& lock, std::int64_t wanted) {
 }
 
 at::Tensor DiskQueue::get(const EntryPointer& entry) {
+  check_process();
   Lock lock(mutex_);
   if (entry->source.defined()) return entry->source;
   if (entry->state == Entry::State::kFailed) {
     std::erase(failed_, entry.get());
     std::rethrow_exception(entry->error);
   }
-  if (entry->fetch == nullptr) {
-    // Without the lock: what is short of memory may park other values for it.
-    lock.unlock();
-    at::Tensor memory = memory_for(*entry);
-    lock.lock();
-    if (entry->fetch == nullptr) start_fetch(entry, std::move(memory), /*ahead=*/false);
+  for (;;) {
+    if (entry->fetch == nullptr) {
+      // Without the lock: what is short of memory may park other values for it.
+      lock.unlock();
+      at::Tensor memory = memory_for(*entry);
+      lock.lock();
+      if (entry->fetch == nullptr) start_fetch(entry, std::move(memory), /*ahead=*/false);
+    }
+    hurry(entry);
+    const FetchPointer fetch = entry->fetch;
+    moved_.wait(lock, [&] { return fetch->done; });
+    if (entry->fetch == fetch) forget_fetch(*entry);
+    if (fetch->error) std::rethrow_exception(fetch->error);
+    // Else a hint for which there was no room.
+    if (fetch->value.defined()) return fetch->value;
   }
-  hurry(entry);
-  const FetchPointer fetch = entry->fetch;
-  moved_.wait(lock, [&] { return fetch->done; });
-  if (entry->fetch == fetch) forget_fetch(*entry);
-  if (fetch->error) std::rethrow_exception(fetch->error);
-  return fetch->value;
 }
 
 bool DiskQueue::prefetch(const EntryPointer& entry) {
+  if (is_another_process()) return false;
   const Lock lock(mutex_);
   if (entry->source.defined() || entry->fetch != nullptr) return true;
   if (entry->state == Entry::State::kFailed) return false;
@@ -141,11 +160,24 @@ bool DiskQueue::prefetch(const EntryPointer& entry) {
   return true;
 }
 
-// On the thread that waits for the value: it may hold a lock that an allocation waits for. What is
-// only hinted at gets its memory when a worker begins to read it, and takes none before.
+// On the thread that waits for the value: it may hold a lock that an allocation waits for, and is
+// the one that an error of the allocation belongs to.
 at::Tensor DiskQueue::memory_for(const Entry& entry) {
   return at::detail::empty_cpu({entry.length}, entry.dtype, std::nullopt, std::nullopt,
                                std::nullopt, std::nullopt);
+}
+
+// For what is only hinted at, when a worker begins to read it; undefined where a limit leaves no
+// room.
+at::Tensor DiskQueue::spare_memory_for(const Entry& entry) {
+  if (!libtorch::counting_allocator_is_installed()) return memory_for(entry);
+  const auto bytes = static_cast<std::size_t>(entry.value.bytes);
+  c10::DataPtr memory = libtorch::allocate_if_it_fits(bytes);
+  if (!memory) return {};
+  const c10::DispatchKeySet keys(c10::DispatchKey::CPU);
+  return view_of(c10::Storage(c10::Storage::use_byte_size_t(), bytes, std::move(memory),
+                              c10::GetAllocator(c10::kCPU), /*resizable=*/true),
+                 keys, c10::scalarTypeToTypeMeta(entry.dtype), {entry.length}, {1}, 0);
 }
 
 void DiskQueue::start_fetch(const EntryPointer& entry, at::Tensor memory, bool ahead) {
@@ -169,6 +201,7 @@ void DiskQueue::hurry(const EntryPointer& entry) {
 }
 
 void DiskQueue::drop(const EntryPointer& entry) {
+  if (is_another_process()) return;
   // Freed after the lock.
   at::Tensor source;
   libtorch::HeldMemory held;
@@ -198,6 +231,7 @@ void DiskQueue::release(Entry& entry) {
 }
 
 void DiskQueue::flush() {
+  check_process();
   Lock lock(mutex_);
   moved_.wait(lock, [&] {
     return writes_.empty() && writing_ == 0 && urgent_.empty() && ahead_.empty() && reading_ == 0;
@@ -283,8 +317,10 @@ void DiskQueue::read_next(Lock& lock, BlockBuffer& buffer) {
 
   std::exception_ptr error;
   try {
-    if (!value.defined()) value = memory_for(*entry);
-    read_value(*file_, buffer, static_cast<std::byte*>(value.mutable_data_ptr()), entry->value);
+    if (!value.defined()) value = spare_memory_for(*entry);
+    if (value.defined()) {
+      read_value(*file_, buffer, static_cast<std::byte*>(value.mutable_data_ptr()), entry->value);
+    }
   } catch (...) {
     error = std::current_exception();
     value.reset();
@@ -292,7 +328,8 @@ void DiskQueue::read_next(Lock& lock, BlockBuffer& buffer) {
 
   lock.lock();
   --entry->readers;
-  if (!error) count_(0, 0, entry->value.bytes);
+  if (value.defined()) count_(0, 0, entry->value.bytes);
+  if (!error && !value.defined() && entry->fetch == fetch) forget_fetch(*entry);
   if (entry->dropped) {
     if (entry->readers == 0) release(*entry);
     lock.unlock();

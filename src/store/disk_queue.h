@@ -10,10 +10,16 @@
 //   first of them has got the value; the next to ask starts another one.
 // - Reads go before writes, and those that somebody waits for before those that were only hinted
 //   at.
+// - What is only hinted at takes no room that has to be made: its fetch is given up instead.
+//
+// A process that was forked from the queue's own has neither its threads nor a lock that it could
+// take, and shares the file: there, everything but drop() throws StoreError, and the queue must
+// never be destroyed.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 #include <reprise/bytes.h>
+#include <unistd.h>
 
 #include <condition_variable>
 #include <cstdint>
@@ -49,6 +55,7 @@ class DiskQueue {
   DiskQueue(std::unique_ptr<BlockFile> file, const DiskLimits& limits, Count count);
   // Every entry has been dropped.
   ~DiskQueue();
+  bool is_another_process() const { return ::getpid() != process_; }
 
   EntryPointer put(const at::Tensor& flat);
   at::Tensor get(const EntryPointer& entry);
@@ -66,6 +73,8 @@ class DiskQueue {
   void write_next(Lock& lock, BlockBuffer& buffer);
   void read_next(Lock& lock, BlockBuffer& buffer);
   static at::Tensor memory_for(const Entry& entry);
+  static at::Tensor spare_memory_for(const Entry& entry);
+  void check_process() const;
   void start_fetch(const EntryPointer& entry, at::Tensor memory, bool ahead);
   void forget_fetch(Entry& entry);
   void hurry(const EntryPointer& entry);
@@ -77,6 +86,7 @@ class DiskQueue {
   // Waits for room that is about to be given back, before it says that there is none.
   void check_cap(Lock& lock, std::int64_t wanted);
 
+  const pid_t process_ = ::getpid();
   const std::unique_ptr<BlockFile> file_;
   const DiskLimits limits_;
   const Count count_;

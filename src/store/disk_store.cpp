@@ -28,33 +28,38 @@ class DiskStore final : public Store {
  public:
   DiskStore(const DiskStoreOptions& options, std::unique_ptr<BlockFile> file)
       : folder_(options.folder),
-        queue_(std::move(file),
-               {.byte_cap = options.byte_cap.value_or(Bytes(kAll)).count,
-                .in_flight = options.in_flight.count,
-                .read_ahead = options.read_ahead.count,
-                .block = options.block.count,
-                .workers = options.workers},
-               [this](std::int64_t waiting, std::int64_t written, std::int64_t read) {
-                 count_waiting(Bytes(waiting));
-                 count_written(Bytes(written));
-                 count_read(Bytes(read));
-               }) {}
+        queue_(std::make_unique<DiskQueue>(
+            std::move(file),
+            DiskLimits{.byte_cap = options.byte_cap.value_or(Bytes(kAll)).count,
+                       .in_flight = options.in_flight.count,
+                       .read_ahead = options.read_ahead.count,
+                       .block = options.block.count,
+                       .workers = options.workers},
+            [this](std::int64_t waiting, std::int64_t written, std::int64_t read) {
+              count_waiting(Bytes(waiting));
+              count_written(Bytes(written));
+              count_read(Bytes(read));
+            })) {}
+  // A queue of the process that this one was forked from is left as it is.
+  ~DiskStore() override {
+    if (queue_->is_another_process()) static_cast<void>(queue_.release());
+  }
 
   bool exact() const override { return true; }
   bool takes(c10::Device device) const override { return device.is_cpu(); }
   std::string name() const override { return "disk store in " + folder_; }
-  void flush() override { queue_.flush(); }
+  void flush() override { queue_->flush(); }
 
  protected:
   std::unique_ptr<ParkedTensor> park_flat(const at::Tensor& flat) override {
-    return std::make_unique<OnDisk>(queue_, flat);
+    return std::make_unique<OnDisk>(*queue_, flat);
   }
 
  private:
   static constexpr std::int64_t kAll = std::numeric_limits<std::int64_t>::max() / 2;
 
   const std::string folder_;
-  DiskQueue queue_;
+  std::unique_ptr<DiskQueue> queue_;
 };
 
 void require(bool holds, const char* option, const std::string& value, const char* bound) {

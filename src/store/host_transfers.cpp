@@ -76,6 +76,8 @@ HostTransfers::EntryPointer HostTransfers::put(const at::Tensor& flat) {
     const c10::Stream side = engine_->side(entry->device, Direction::kToHost);
     entry->computed = engine_->record(current);
     entry->written = start(entry->host, flat, side, entry->computed.get());
+  } catch (const BudgetError&) {
+    throw;
   } catch (const std::exception& error) {
     fail("moving", entry->bytes, entry->device, error);
   }
@@ -120,6 +122,8 @@ at::Tensor HostTransfers::get(const EntryPointer& entry) {
     engine_->lend(fetch->value, current);
     forget_fetch(*entry);
     return fetch->value;
+  } catch (const BudgetError&) {
+    throw;
   } catch (const std::exception& error) {
     fail("bringing back", entry->bytes, entry->device, error);
   }
@@ -199,7 +203,12 @@ void HostTransfers::finish_first(Lock& lock) {
     fail("moving", bytes, copy->device, error);
   }
   stop_waiting();
-  if (out != nullptr) out->source.reset();
+  if (out == nullptr) return;
+  at::Tensor source = std::move(out->source);
+  // A storage of a budget's step dies under the budget's lock.
+  lock.unlock();
+  source.reset();
+  lock.lock();
 }
 
 }  // namespace reprise::store

@@ -10,8 +10,10 @@
 
 #include "core/recycling_allocator.h"
 #include "libtorch/engine.h"
+#include "libtorch/managed_memory.h"
 #include "libtorch/operator_effects.h"
 #include "libtorch/saved_tensor.h"
+#include "libtorch/tensor_form.h"
 #include "libtorch/thread_state.h"
 #include "store/flat.h"
 #include "store/offload_memory.h"
@@ -93,7 +95,7 @@ class OffloadHooks final : public SavedVariableHooks, public Recycled<OffloadHoo
       place_.emplace<Part>(ledger_.park_part(tensor, form.flatten(tensor)), form);
     } else if (form.length() > 0) {
       const at::Tensor flat = form.flatten(tensor);
-      place_ = Copied{form, flat.is_alias_of(tensor) ? flat.clone() : flat};
+      place_ = Copied{form, libtorch::share_memory(flat, tensor) ? flat.clone() : flat};
     } else {
       place_ = Copied{form, at::Tensor()};
     }

@@ -45,7 +45,7 @@ OffloadedMemory::~OffloadedMemory() {
 bool OffloadedMemory::holds(const at::Tensor& tensor) const {
   const c10::Storage& storage = tensor.storage();
   return storage_._unsafe_get_target() == storage.unsafeGetStorageImpl() &&
-         identity_ == libtorch::ManagedMemory::identity_of(*storage.unsafeGetStorageImpl()) &&
+         libtorch::ManagedMemory::has_identity(*storage.unsafeGetStorageImpl(), identity_) &&
          storage_bytes_ == storage.nbytes() &&
          libtorch::same_counter(counter_, counter_of(tensor)) &&
          version_ == counter_.current_version();
@@ -53,7 +53,7 @@ bool OffloadedMemory::holds(const at::Tensor& tensor) const {
 
 std::optional<c10::Storage> OffloadedMemory::in_place() const {
   auto storage = storage_.lock();
-  if (storage == nullptr || libtorch::ManagedMemory::identity_of(*storage) != identity_ ||
+  if (storage == nullptr || !libtorch::ManagedMemory::has_identity(*storage, identity_) ||
       storage->nbytes() != storage_bytes_) {
     return std::nullopt;
   }

@@ -28,7 +28,10 @@ class Store::Ticket final : public ParkedTensor {
     if (form_.length() > 0) {
       const c10::AutoGradMode no_grad(false);
       const libtorch::OwnWorkScope own;
-      inner_ = park_flat(form_.flatten(tensor));
+      const at::Tensor flat = form_.flatten(tensor);
+      // Whatever the store allocates while it reads, a budget makes no room with this value.
+      const libtorch::HeldMemory held(flat);
+      inner_ = park_flat(flat);
     }
     ++store_->count_;
     store_->parked_ += bytes_.count;

@@ -63,7 +63,7 @@ bool can_be_made_again(const OperatorCall& call, const OperatorFacts& facts) {
     const at::Tensor& out = arguments[write.argument].toTensor();
     std::ptrdiff_t aliases = 0;
     libtorch::visit_arguments(arguments, [&](const at::Tensor& tensor, std::size_t, int) {
-      aliases += tensor.defined() && tensor.has_storage() && tensor.is_alias_of(out) ? 1 : 0;
+      aliases += tensor.defined() && libtorch::share_memory(tensor, out) ? 1 : 0;
     });
     return aliases == 1;
   });

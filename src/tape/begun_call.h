@@ -19,6 +19,7 @@
 #include "libtorch/memory_limit.h"
 #include "libtorch/own_draws.h"
 #include "libtorch/recorded_call.h"
+#include "tape/own_time.h"
 #include "tape/tape.h"
 #include "tape/value.h"
 
@@ -36,8 +37,9 @@ struct BegunCall {
   explicit BegunCall(Tape& of) : tape(of) {}
   // The call may have ended in an exception, without the lock.
   ~BegunCall() {
-    if (pinned.empty() && held.empty() && producer == nullptr) return;
+    if (pinned.empty() && held.empty() && producer == nullptr && !logged) return;
     const std::lock_guard<libtorch::LimitMutex> lock(libtorch::limit_mutex());
+    log_end();
     if (!is_ended) give_up();
     unpin();
     if (producer == nullptr) return;
@@ -83,6 +85,20 @@ struct BegunCall {
     records = records && drawn.is_known;
     producer->drawn = std::make_unique<const libtorch::Drawn>(std::move(drawn));
   }
+  // For the log of the step, where there is one.
+  void log_begin() {
+    if (!tape.log) return;
+    if (now == 0) now = Tape::now();
+    logged = tape.log->begin(read(), now - OwnTime::seconds());
+  }
+  void log_run() {
+    if (logged && tape.log)
+      tape.log->ran(*logged, note_for_plans.beside_values, note_for_plans.taken);
+  }
+  void log_end() {
+    if (logged && tape.log) tape.log->end(*logged);
+    logged.reset();
+  }
   void unpin() {
     for (Value* value : pinned) tape.unpin(*value);
     pinned.clear();
@@ -96,6 +112,7 @@ struct BegunCall {
   std::optional<std::size_t> number;
   std::uint64_t key = 0;
   CallNote note_for_plans;
+  std::optional<StepLog::Index> logged;
   // When it was asked for first, by the tape's clock.
   double now = 0;
   libtorch::CallForms::Found found;

@@ -142,6 +142,7 @@ std::uint64_t Tape::hash_of(const void* data, std::int64_t size) const {
 }
 
 void Tape::drop(Value& value) {
+  for (CallMeter* meter : meters) meter->before_drop();
   leave_index(value);
   // A store copies on the current stream, which need not be the one that makes the value.
   const bool parks = parking_ != nullptr && value.absence != Absence::kForgotten &&
@@ -153,9 +154,10 @@ void Tape::drop(Value& value) {
     value.hash = hash_of(data, value.defined);
   }
   // Freed where it ends, unless it is parked.
-  c10::DataPtr memory = value.cell != nullptr
-                            ? ManagedMemory::hollow(*value.cell->storage, *value.cell, kGoneText)
-                            : value.detached.set_data_ptr(c10::DataPtr(nullptr, c10::kCPU));
+  c10::DataPtr memory =
+      value.cell != nullptr
+          ? ManagedMemory::hollow(*value.cell->storage, *value.cell, gone_text().c_str())
+          : value.detached.set_data_ptr(c10::DataPtr(nullptr, c10::kCPU));
   value.detached = {};
   if (pack(value, memory)) {
     ++report.packed;
@@ -182,6 +184,7 @@ void Tape::drop(Value& value) {
 
 bool Tape::drop_one() {
   if (!is_index_filled_) fill_index();
+  if (weighing_ != nullptr && weighing_->let_go_one()) return true;
   if (Value* const value = spare_value()) {
     drop(*value);
     return true;

@@ -7,30 +7,53 @@
 #include <algorithm>
 #include <cmath>
 #include <exception>
+#include <mutex>
 #include <utility>
 
+#include "libtorch/counting_allocator.h"
+#include "libtorch/memory_limit.h"
 #include "tape/tape.h"
 
 namespace reprise::tape {
 
 using plan::StepScript;
 
-CallMeter::CallMeter(const Tape& tape, std::span<Value* const> pinned)
+CallMeter::CallMeter(Tape& tape, std::span<Value* const> pinned)
     : tape_(tape),
-      peak_(tape.device()),
-      beside_(peak_.live_at_start().count - tape.following().droppable_bytes),
+      peak_(std::in_place, tape.device()),
+      start_(peak_->live_at_start().count),
+      beside_(start_ - tape.following().droppable_bytes),
+      beside_values_(beside_ - tape.following().droppable_slack - tape.packed_bytes()),
       dropped_(tape.bytes_given_up()) {
   for (std::size_t i = 0; i < pinned.size(); ++i) {
     const Value& value = *pinned[i];
     const auto before = pinned.first(i);
     if (value.is_in_index() || !tape.may_drop(value)) continue;
-    if (std::ranges::count(before, &value) == 0) beside_ -= value.size;
+    if (std::ranges::count(before, &value) != 0) continue;
+    beside_ -= value.size;
+    beside_values_ -= value.size + value.slack;
   }
+  tape_.meters.push_back(this);
+}
+
+CallMeter::~CallMeter() {
+  const std::lock_guard<libtorch::LimitMutex> lock(libtorch::limit_mutex());
+  std::erase(tape_.meters, this);
+}
+
+std::int64_t CallMeter::level() const {
+  return std::max(highest_, peak_->peak().count - start_ + tape_.bytes_given_up() - dropped_);
+}
+
+void CallMeter::before_drop() {
+  highest_ = level();
+  peak_.emplace(tape_.device());
 }
 
 void CallMeter::tell(CallNote& note) const {
   note.beside = beside_;
-  note.taken = peak_.peak_above_start().count + tape_.bytes_given_up() - dropped_;
+  note.taken = level();
+  note.beside_values = beside_values_;
 }
 
 std::int64_t Tape::bytes_given_up() const {
@@ -44,7 +67,7 @@ void Tape::number(Value& value) {
 }
 
 bool Tape::is_told(const Value& value) const {
-  return value.producer != nullptr && value.size >= options_.smallest.count;
+  return (value.producer != nullptr || value.stays_told) && value.size >= options_.smallest.count;
 }
 
 bool Tape::reads_told(std::span<Value* const> read) const {
@@ -166,8 +189,17 @@ std::vector<Value*>* Tape::list_of(const Value& value) {
 }
 
 void Tape::enter_lists(Value& value) {
-  if (!following_.is_on()) return;
+  if (!counts_droppable()) return;
   following_.droppable_bytes += value.size;
+  if (side_ == nullptr) {
+    const c10::DataPtr& memory =
+        value.cell != nullptr
+            ? libtorch::ManagedMemory::memory_of(*value.cell)
+            : value.detached.unsafeGetStorageImpl()->_mutable_data_ptr_no_checks();
+    value.slack = static_cast<std::int32_t>(
+        std::clamp<std::int64_t>(libtorch::counted_bytes(memory) - value.size, 0, 1 << 30));
+  }
+  following_.droppable_slack += value.slack;
   std::vector<Value*>* const list = list_of(value);
   if (list == nullptr) return;
   value.listed_at = static_cast<std::uint32_t>(list->size());
@@ -176,8 +208,9 @@ void Tape::enter_lists(Value& value) {
 }
 
 void Tape::leave_lists(Value& value) {
-  if (!following_.is_on()) return;
+  if (!counts_droppable()) return;
   following_.droppable_bytes -= value.size;
+  following_.droppable_slack -= value.slack;
   if (value.listed_as == Absence::kNone) return;
   std::vector<Value*>& list =
       value.listed_as == Absence::kForgotten ? following_.forgotten : following_.spare;
@@ -242,6 +275,12 @@ void Tape::follow(Learning::Script script) {
 // The program's part of the step is over.
 void Tape::note_end() {
   Following& f = following_;
+  if (log) {
+    for (const Cell* cell = cells_; cell != nullptr; cell = cell->next) {
+      log->held_at_end(*cell->value);
+    }
+    log->ended(live_bytes(device_).count - f.droppable_bytes - f.droppable_slack - packed_bytes());
+  }
   if (!f.is_on() || !f.record) return;
   if (f.record->calls.size() != f.calls) return f.record.reset();
   for (const Cell* cell = cells_; cell != nullptr; cell = cell->next) {

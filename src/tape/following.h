@@ -32,8 +32,10 @@ struct Following {
 
   std::optional<plan::StepRecord> record;
   std::vector<std::uint32_t> made_at;  // by number, in the record's `makes`
-  // Of values that a plan might drop, those that are there.
+  // Of values that a plan might drop, those that are there; and what the allocator handed out
+  // beyond them.
   std::int64_t droppable_bytes = 0;
+  std::int64_t droppable_slack = 0;
 
   bool is_on() const { return learning != nullptr; }
   // Whether the script has a say about it, and wants it there.
@@ -53,21 +55,35 @@ struct CallNote {
   // Bytes that are there while it runs whatever a plan does, and those that it took.
   std::int64_t beside = 0;
   std::int64_t taken = 0;
+  // Of the former, what is in no value of the tape's, nor in the bits of one.
+  std::int64_t beside_values = 0;
 };
 
 // What a call takes while it runs, for a record.
 class CallMeter {
  public:
   // `pinned`: what it reads.
-  CallMeter(const Tape& tape, std::span<Value* const> pinned);
+  CallMeter(Tape& tape, std::span<Value* const> pinned);
+  ~CallMeter();
+  CallMeter(const CallMeter&) = delete;
+  CallMeter& operator=(const CallMeter&) = delete;
   // When it has run.
   void tell(CallNote& note) const;
+  // Something is about to be dropped, and the level will fall by it.
+  void before_drop();
 
  private:
-  const Tape& tape_;
-  PeakScope peak_;
+  std::int64_t level() const;
+
+  Tape& tape_;
+  // Since the last drop.
+  std::optional<PeakScope> peak_;
+  std::int64_t start_;
   std::int64_t beside_;
+  std::int64_t beside_values_;
   std::int64_t dropped_;
+  // The highest level that there was before drops, had nothing been dropped.
+  std::int64_t highest_ = 0;
 };
 
 }  // namespace reprise::tape

@@ -51,8 +51,11 @@ bool Tape::pack(Value& value, c10::DataPtr& memory) {
     return true;
   }
   if (value.kind_bit == 0) return false;
-  if (costs_.seconds_to_pack(value.size) < seconds_to_make(value) && pack_now(value, memory))
+  if (costs_.seconds_to_pack(value.size) >= seconds_to_make(value)) {
+    costs_.declined_packing();
+  } else if (pack_now(value, memory)) {
     return true;
+  }
   // From now on it costs what it costs.
   value.kind_bit = 0;
   value.own_cost = value.producer->again;
@@ -118,6 +121,7 @@ bool Tape::unpack(Value& value) {
 void Tape::keep_bits(Value& value, std::unique_ptr<Packed> bits) {
   bits->place = packed_.size();
   packed_.push_back(&value);
+  packed_bytes_ += libtorch::counted_bytes(bits->bits);
   value.packed = std::move(bits);
 }
 
@@ -126,6 +130,7 @@ std::unique_ptr<Packed> Tape::take_bits(Value& value) {
   packed_[value.packed->place] = last;
   last->packed->place = value.packed->place;
   packed_.pop_back();
+  packed_bytes_ -= libtorch::counted_bytes(value.packed->bits);
   return std::move(value.packed);
 }
 

@@ -48,21 +48,26 @@ void Recorder::pass_by(OperatorCall& call, libtorch::CallForm& form, BegunCall& 
   if (is_told) {
     begun.number = tape_.begin_call(libtorch::key_of(call, begun.found), begun.read());
   }
+  begun.log_begin();
   for (Value* value : begun.pinned) tape_.restore(*value);
   std::optional<CallMeter> meter;
-  if (is_told && tape_.takes_notes()) meter.emplace(tape_, begun.read());
+  if (tape_.log || (is_told && tape_.takes_notes())) meter.emplace(tape_, begun.read());
   ++tape_.report.operators;
   lock.unlock();
   call.proceed();
+  libtorch::visit_arguments(call.results(), [&](const at::Tensor& tensor, std::size_t, int) {
+    if (tensor.defined() && tape_.manages(tensor)) tape_.shrink(tensor);
+  });
   const bool made_much = makes_much(call, begun);
-  if (!made_much && begun.pinned.empty() && !options_.paranoid) return;
+  if (!made_much && begun.pinned.empty() && !options_.paranoid && !meter) return;
   lock.lock();
+  if (meter) meter->tell(begun.note_for_plans);
+  meter.reset();
+  begun.log_run();
+  begun.log_end();
   if (made_much && !tape_.is_closed()) form.learnt.makes_little = false;
   begun.unpin();
-  if (is_told) {
-    if (meter) meter->tell(begun.note_for_plans);
-    tape_.end_call(*begun.number, begun.note_for_plans);
-  }
+  if (is_told) tape_.end_call(*begun.number, begun.note_for_plans);
   if (options_.paranoid) tape_.drop_all();
 }
 

@@ -5,12 +5,14 @@
 #include <optional>
 #include <utility>
 
+#include "libtorch/counting_allocator.h"
 #include "libtorch/engine.h"
 #include "libtorch/memory_limit.h"
 #include "libtorch/operator_effects.h"
 #include "libtorch/operator_schemas.h"
 #include "libtorch/own_draws.h"
 #include "tape/begun_call.h"
+#include "tape/function_run.h"
 #include "tape/observation.h"
 #include "tape/own_time.h"
 
@@ -119,6 +121,7 @@ void Recorder::begin(OperatorCall& call, const OperatorFacts& facts, BegunCall& 
     begun.key = libtorch::key_of(call, begun.found);
     if (tape_.reads_told(begun.read())) begun.number = tape_.begin_call(begun.key, begun.read());
   }
+  begun.log_begin();
   for (Value* value : begun.pinned) tape_.restore(*value);
   if (DeviceSide* const side = tape_.device_side()) {
     for (Value* value : begun.pinned) side->used(*value);
@@ -159,9 +162,9 @@ void Recorder::note_writes(OperatorCall& call, const OperatorFacts& facts, Begun
       // through two arguments each would have a copy of its own.
       const Value& old = tape_.value_of(tensor);
       const auto uses = std::ranges::count(begun.pinned, &old);
-      const bool lost = old.producer == nullptr && !statistic && (!covers || uses > 1);
+      const bool lost = old.producer == nullptr && (statistic ? uses > 1 : !covers || uses > 1);
       const bool twice = std::ranges::any_of(begun.writes, [&](const BegunCall::Write& other) {
-        return other.tensor.is_alias_of(tensor);
+        return libtorch::share_memory(other.tensor, tensor);
       });
       if (lost || twice) begun.records = false;
       begun.writes.push_back({tensor, mine, covers, &old, statistic});
@@ -179,8 +182,10 @@ void Recorder::take_down(const OperatorCall& call, BegunCall& begun) {
   }
   for (const BegunCall::Write& write : begun.writes) {
     Producer::Input& input = begun.producer->inputs[static_cast<std::size_t>(write.slot)];
-    input.use =
-        write.covers || write.is_statistic ? Producer::Use::kScratch : Producer::Use::kUpdate;
+    // An `out=` that is read as well has to hold what it held.
+    const bool is_scratch =
+        (write.covers || write.is_statistic) && std::ranges::count(begun.pinned, write.old) == 1;
+    input.use = is_scratch ? Producer::Use::kScratch : Producer::Use::kUpdate;
     if (input.use == Producer::Use::kScratch) input.value = nullptr;
   }
   for (const Producer::Input& input : begun.producer->inputs) {
@@ -191,8 +196,9 @@ void Recorder::take_down(const OperatorCall& call, BegunCall& begun) {
 // Whether anything that the call has made or written to is large enough to be dropped.
 bool Recorder::makes_much(const OperatorCall& call, const BegunCall& begun) const {
   const auto is_large = [&](const at::Tensor& tensor) {
-    return tensor.defined() && tape_.manages(tensor) &&
-           static_cast<std::int64_t>(tensor.storage().nbytes()) >= options_.smallest.count;
+    if (!tensor.defined()) return false;
+    if (!tape_.manages(tensor)) return tensor.is_nested();
+    return static_cast<std::int64_t>(tensor.storage().nbytes()) >= options_.smallest.count;
   };
   bool is_any = std::ranges::any_of(
       begun.writes, [&](const BegunCall::Write& write) { return is_large(write.tensor); });
@@ -232,13 +238,18 @@ void Recorder::end(OperatorCall& call, const OperatorFacts& facts, BegunCall& be
   const auto results = call.results();
   const auto& declared = call.schema().returns();
   for (std::size_t i = 0; i < results.size(); ++i) {
-    if (declared[i].alias_info() != nullptr) continue;
+    const bool is_alias = declared[i].alias_info() != nullptr;
     const auto add = [&](const at::Tensor& tensor, int element) {
-      if (!tensor.defined() || !tape_.manages(tensor)) return;
-      if (Tape::cell_of(tensor) != nullptr) return;  // shares an argument's memory
-      tape_.add_result(maker, tensor, static_cast<std::int16_t>(i),
-                       static_cast<std::int16_t>(element));
-      if (facts.leaves_bytes_unset) tape_.value_of(tensor).defined = 0;
+      if (!tensor.defined()) return;
+      if (!tape_.manages(tensor)) return keep_shapes(tensor);
+      // One that has a cell shares an argument's memory.
+      if (!is_alias && Tape::cell_of(tensor) == nullptr) {
+        const bool is_shrunk = !facts.makes_new && tape_.shrink(tensor);
+        tape_.add_result(is_shrunk ? nullptr : maker, tensor, static_cast<std::int16_t>(i),
+                         static_cast<std::int16_t>(element));
+        if (facts.leaves_bytes_unset) tape_.value_of(tensor).defined = 0;
+      }
+      if (tape_.may_be_read_by_pointer(tensor)) Tape::keep_for_pointers(tensor.storage());
     };
     if (results[i].isTensor()) {
       add(results[i].toTensor(), -1);
@@ -255,22 +266,7 @@ void Recorder::end(OperatorCall& call, const OperatorFacts& facts, BegunCall& be
     begun.number = tape_.begin_call(begun.key, begun.read());
   }
   begun.is_reader = false;
-  begun.note_for_plans.again = tape_.add(std::move(begun.producer), begun.now);
-}
-
-// In backward, AccumulateGrad detaches what it takes for a gradient. Dropping that would be in
-// vain: it is wanted to the end of the step.
-void Recorder::note_gradient(const OperatorCall& call) {
-  static const c10::FunctionSchema* const detach =
-      libtorch::schemas_named("aten::detach.default").front();
-  if (&call.schema() != detach || libtorch::current_backward_id() < 0) return;
-  const at::Tensor& tensor = call.arguments()[0].toTensor();
-  if (!tensor.defined() || !tape_.manages(tensor)) return;
-  const Lock lock(libtorch::limit_mutex());
-  if (Cell* const cell = Tape::cell_of(tensor)) {
-    cell->tape.restore(*cell->value);
-    cell->tape.make_root(*cell->value);
-  }
+  begun.note_for_plans.again = tape_.add(std::move(begun.producer), begun.now, begun.logged);
 }
 
 namespace {
@@ -322,6 +318,8 @@ double Recorder::run(OperatorCall& call, const OperatorFacts& facts, BegunCall& 
   std::optional<libtorch::LimitLoan> loan;
   if (lock.owns_lock()) loan.emplace();
   begun.is_running = true;
+  std::optional<KernelRun> kernel;
+  if (!on_device) kernel.emplace(tape_, libtorch::cpu_levels().live());
   const double own = OwnTime::seconds();
   const double start = Tape::now();
   if (on_device) {
@@ -330,11 +328,13 @@ double Recorder::run(OperatorCall& call, const OperatorFacts& facts, BegunCall& 
     call.proceed();
   }
   double seconds = (begun.now = Tape::now()) - start - (OwnTime::seconds() - own);
+  kernel.reset();
   loan.reset();
   if (draws) begun.note(draws->drawn());
   if (!lock.owns_lock()) lock.lock();
   CallNote& note = begun.note_for_plans;
   if (meter) meter->tell(note);
+  begun.log_run();
   Producer* const producer = begun.producer.get();
   if (on_device) {
     seconds = on_device->learn();
@@ -349,19 +349,27 @@ double Recorder::run(OperatorCall& call, const OperatorFacts& facts, BegunCall& 
 
 void Recorder::intercept(OperatorCall& call) {
   if (Weighing* const weighing = tape_.weighing()) weighing->attach();
-  const OperatorFacts& facts = libtorch::facts_of(call.handle());
+  const OperatorFacts& facts = call.facts();
+  const Running here(call.schema(), tape_);
   // Views and questions about sizes read no bytes.
   if (facts.metadata_only || (facts.writes_no_data && !facts.changes_memory)) {
     DeviceSide* const side = tape_.device_side();
     if (side != nullptr && call.schema().name() == "aten::record_stream") {
       const Lock lock(libtorch::limit_mutex());
-      side->record_stream(call);
+      return side->record_stream(call);
     }
+    if (facts.writes_no_data) return note_views(call);
+    answer_for_dropped(call);
     return;
   }
+  if (FunctionRun::current != nullptr && !(facts.only_views && is_strided(call.arguments()[0]))) {
+    FunctionRun::current->note(call, facts);
+  }
   if (facts.copies_lazily) return copy_at_once(call);
-  if (facts.only_views && is_strided(call.arguments()[0])) return note_gradient(call);
-  const Running here(call.schema(), tape_);
+  if (facts.only_views && is_strided(call.arguments()[0])) {
+    note_gradient(call);
+    return note_views(call);
+  }
   Lock lock(libtorch::limit_mutex());
   // The step has ended, and something that it started goes on.
   if (tape_.is_closed()) return;
@@ -373,6 +381,7 @@ void Recorder::intercept(OperatorCall& call) {
   if (options_.observer) observed.emplace(tape_, call);
   const double seconds = run(call, facts, begun, lock);
   end(call, facts, begun);
+  begun.log_end();
   if (begun.number) tape_.end_call(*begun.number, begun.note_for_plans);
   if (observed) {
     c10::SmallVector<std::int16_t, 2> written;

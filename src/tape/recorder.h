@@ -1,6 +1,7 @@
 // Sees each operator call of a step: brings back what it reads, and records what it makes.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -28,6 +29,8 @@ class Recorder final : public libtorch::OperatorInterceptor {
               weights ? std::make_shared<Weighing>(std::move(weights), *this) : nullptr) {}
 
   void intercept(libtorch::OperatorCall& call) override;
+  bool intercept_function(detail::FunctionCall& call,
+                          const std::function<void()>& proceed) override;
   Tape& tape() { return tape_; }
   // For texts: what runs on this thread.
   static std::string current_operator();
@@ -36,6 +39,9 @@ class Recorder final : public libtorch::OperatorInterceptor {
 
  private:
   void note_gradient(const libtorch::OperatorCall& call);
+  void note_views(libtorch::OperatorCall& call);
+  static void keep_shapes(const at::Tensor& tensor);
+  void answer_for_dropped(libtorch::OperatorCall& call) const;
   bool is_little(const libtorch::OperatorCall& call, const libtorch::OperatorFacts& facts,
                  const libtorch::CallForms::Found& found) const;
   void pass_by(libtorch::OperatorCall& call, libtorch::CallForm& form, BegunCall& begun,

@@ -9,6 +9,7 @@
 #include <thread>
 #include <utility>
 
+#include "libtorch/counting_allocator.h"
 #include "libtorch/memory_limit.h"
 #include "tape/observation.h"
 #include "tape/own_time.h"
@@ -46,18 +47,22 @@ class CurrentDevice {
   std::optional<libtorch::AcceleratorDevice::Current> current_;
 };
 
-// The slot by which the call writes to what it is given in `slot`, which may be another one: a
-// list may hold several views of one tensor. `slot` if there is none.
-std::size_t updating_slot(const Producer& producer, std::size_t slot) {
+// The slot whose storage is given in `slot`, which may be another one: a call may have several
+// tensors on one storage. Of such it is the one by which the call writes to it, else the first.
+std::size_t slot_of_storage(const Producer& producer, std::size_t slot) {
+  const std::int16_t same_as = producer.call.form().slots[slot].same_as;
+  if (same_as != libtorch::CallForm::kNoSlot) slot = static_cast<std::size_t>(same_as);
   const Producer::Input& input = producer.inputs[slot];
   if (input.value == nullptr || std::ranges::count(input.value->readers, &producer) < 2) {
     return slot;
   }
+  std::size_t first = producer.inputs.size();
   for (std::size_t i = 0; i < producer.inputs.size(); ++i) {
-    const Producer::Input& other = producer.inputs[i];
-    if (other.value == input.value && other.use == Producer::Use::kUpdate) return i;
+    if (producer.inputs[i].value != input.value) continue;
+    if (producer.inputs[i].use == Producer::Use::kUpdate) return i;
+    first = std::min(first, i);
   }
-  return slot;
+  return first;
 }
 
 }  // namespace
@@ -143,12 +148,14 @@ void Tape::replay(Producer& producer) {
     const DrawingAgain drawing(producer);
     const auto storage_of = [&](std::size_t slot) {
       const std::lock_guard<libtorch::LimitMutex> lock(libtorch::limit_mutex());
-      const std::size_t from = updating_slot(producer, slot);
+      const std::size_t from = slot_of_storage(producer, slot);
       c10::Storage& storage = given[from];
       if (!storage) storage = storage_for_replay(producer, from);
       return given[slot] = storage;
     };
     static const std::vector<at::Generator> kNone;
+    std::optional<KernelRun> kernel;
+    if (side_ == nullptr) kernel.emplace(*this, libtorch::cpu_levels().live());
     results = producer.call.run(storage_of, producer.drawn ? producer.drawn->before : kNone);
   }
   // An accelerator is only given the work.
@@ -243,6 +250,7 @@ void Tape::restore(Value& target) {
   const std::int64_t patience = 1000 + 64 * values_;
   const std::int64_t most = report.replayed + patience;
   std::int64_t give_up = 0;
+  restoring_.push_back(&target);
   const auto release = [&](Frame& frame) {
     const auto pinned = std::move(frame.pinned);
     frame.pinned.clear();
@@ -263,7 +271,7 @@ void Tape::restore(Value& target) {
       }
       Producer* const producer = frame.value->producer;
       if (producer == nullptr) {
-        if (frame.value->cell != nullptr && is_gone(*frame.value->cell)) throw Error(kGoneText);
+        if (frame.value->cell != nullptr && is_gone(*frame.value->cell)) throw Error(kLostText);
         throw Error(
             "memory budget: bytes that cannot be made again are gone; this is a defect of "
             "reprise");
@@ -305,9 +313,11 @@ void Tape::restore(Value& target) {
       stack.pop_back();
     }
   } catch (...) {
+    restoring_.pop_back();
     for (Frame& frame : stack) release(frame);
     throw;
   }
+  restoring_.pop_back();
 }
 
 void Tape::close(bool may_throw) {
@@ -350,7 +360,7 @@ void Tape::close(bool may_throw) {
   // In one go: another step may make room as soon as the lock is free.
   for (Cell *cell = cells_, *next = nullptr; cell != nullptr; cell = next) {
     next = cell->next;
-    if (!ManagedMemory::let_go(*cell->storage, *cell)) continue;
+    if (!ManagedMemory::let_go(*cell->storage, *cell, kLostText)) continue;
     leave_list(*cell);
     Value* const value = cell->value;
     // A Pin may outlive the step.

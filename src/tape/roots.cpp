@@ -1,7 +1,11 @@
-// Roots that are written to: their old bytes cannot be made again, and replays may need them.
+// Roots whose bytes cannot be made again, and that replays read: before they are written to, and
+// after they have died.
 #include <reprise/memory_budget.h>
 
+#include <algorithm>
 #include <cstring>
+#include <limits>
+#include <new>
 #include <utility>
 
 #include "tape/tape.h"
@@ -9,6 +13,25 @@
 namespace reprise::tape {
 
 using libtorch::ManagedMemory;
+
+void Tape::make_root(Value& value) {
+  if (log) log->fixed(value);
+  note_fixed(value);
+  leave_index(value);
+  if (value.packed != nullptr && value.has_bytes()) take_bits(value);
+  Producer* const producer = std::exchange(value.producer, nullptr);
+  if (producer != nullptr && !still_makes(*producer, value)) discard(producer);
+}
+
+// Whether the producer is wanted without this value.
+bool Tape::still_makes(Producer& producer, const Value& without) {
+  bool makes = false;
+  for (Producer::Output& output : producer.outputs) {
+    if (output.value == &without) output.value = nullptr;
+    makes = makes || output.value != nullptr;
+  }
+  return makes;
+}
 
 // What depends on the value and is held: with its bytes a root itself, it needs no replay.
 std::vector<Value*> Tape::held_dependants(Value& root) {
@@ -31,6 +54,9 @@ std::vector<Value*> Tape::held_dependants(Value& root) {
 
 void Tape::protect_readers(Value& root) {
   if (root.readers.empty() || root.detached) return;
+  // None of what is met here may die while another is brought back.
+  while (weighing_ != nullptr && weighing_->let_go_one()) {
+  }
   const std::vector<Value*> frontier = held_dependants(root);
   // What would have to be brought back, and could not be dropped any more.
   std::int64_t burden = 0;
@@ -52,12 +78,16 @@ void Tape::protect_readers(Value& root) {
   }
   std::vector<Value*> pinned;
   const auto unpin_all = [&] {
-    for (Value* value : pinned) unpin(*value);
+    for (Value* value : pinned) {
+      if (log) log->released(*value);
+      unpin(*value);
+    }
   };
   try {
     for (Value* value : frontier) {
       restore(*value);
       pin(*value);
+      if (log) log->held(*value);
       pinned.push_back(value);
     }
   } catch (...) {
@@ -66,6 +96,101 @@ void Tape::protect_readers(Value& root) {
   }
   unpin_all();
   for (Value* value : frontier) make_root(*value);
+}
+
+// Collects what is held and made from the root. False if some of it has no bytes or may be about to
+// be written to, if something made from the root is being restored, or if more is found than asked
+// for: more bytes that could be dropped than `most`, or more values than `most_met`.
+bool Tape::find_all_there(const Value& root, std::int64_t most, std::size_t most_met,
+                          std::vector<Value*>& held) {
+  std::vector<const Value*> open{&root};
+  ++walks_;
+  std::int64_t bytes = 0;
+  while (!open.empty()) {
+    const Value* const value = open.back();
+    open.pop_back();
+    for (Producer* reader : value->readers) {
+      if (std::exchange(reader->met, walks_) == walks_) continue;
+      // It is being recorded, and has made nothing yet.
+      if (reader->outputs.empty()) return false;
+      for (const Producer::Output& output : reader->outputs) {
+        Value* const made = output.value;
+        if (made == nullptr) continue;
+        if (made->pins != 0 || most_met-- == 0) return false;
+        if (made->cell == nullptr) {
+          if (std::ranges::count(restoring_, made) != 0) return false;
+          open.push_back(made);
+          continue;
+        }
+        if (!made->has_bytes()) return false;
+        if (may_drop(*made)) bytes += made->size;
+        if (bytes > most) return false;
+        held.push_back(made);
+      }
+    }
+  }
+  return !held.empty();
+}
+
+// Makes roots of what is held and made from the root: then no replay reads the root.
+bool Tape::do_without(const Value& root, std::int64_t most, std::size_t most_met) {
+  std::vector<Value*> held;
+  if (!find_all_there(root, most, most_met, held)) return false;
+  for (Value* value : held) {
+    value->stays_told = true;
+    make_root(*value);
+  }
+  return true;
+}
+
+// Keeping the root would allow to drop what is held and made from it, and so at most as many bytes
+// as the root has itself: the same bytes are live either way at least, and without the root nothing
+// has to be replayed for them.
+void Tape::do_without_dead_root(Value& root) noexcept {
+  constexpr std::size_t kMostMet = 16;
+  // The caller forgets it.
+  ++root.pins;
+  try {
+    do_without(root, root.size, kMostMet);
+  } catch (const std::bad_alloc&) {
+    // It stays.
+  }
+  --root.pins;
+}
+
+// Upstream of what is held: nothing else is kept for replays.
+std::vector<Value*> Tape::dead_roots() {
+  std::vector<Value*> roots;
+  ++walks_;
+  met_.clear();
+  const auto meet = [this](Producer* producer) {
+    if (producer != nullptr && std::exchange(producer->met, walks_) != walks_) {
+      met_.push_back(producer);
+    }
+  };
+  for (const Cell* cell = cells_; cell != nullptr; cell = cell->next) meet(cell->value->producer);
+  for (std::size_t i = 0; i < met_.size(); ++i) {
+    for (const Producer::Input& input : met_[i]->inputs) {
+      Value* const value = input.value;
+      if (value == nullptr) continue;
+      if (value->producer == nullptr && value->cell == nullptr && value->detached &&
+          value->pins == 0 && std::ranges::count(roots, value) == 0) {
+        roots.push_back(value);
+      }
+      meet(value->producer);
+    }
+  }
+  std::ranges::sort(roots, std::ranges::greater(), &Value::size);
+  return roots;
+}
+
+bool Tape::free_dead_root() {
+  constexpr auto kAny = std::numeric_limits<std::int64_t>::max();
+  for (const Value* root : dead_roots()) {
+    if (root->size < options_.smallest.count) break;
+    if (do_without(*root, kAny, std::numeric_limits<std::size_t>::max())) return true;
+  }
+  return false;
 }
 
 bool Tape::unprotect(Value& value, bool may_differ) {

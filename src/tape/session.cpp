@@ -10,10 +10,15 @@
 #include <ranges>
 #include <utility>
 
+#include "libtorch/counting_allocator.h"
+#include "libtorch/engine.h"
 #include "tape/own_time.h"
+#include "tape/refusal.h"
 
 namespace reprise::tape {
 namespace {
+
+using libtorch::LimitedWork;
 
 // Of the steps under way, of all budgets: what one step made may have to go for another on the same
 // device.
@@ -32,6 +37,11 @@ bool drop_one_on(c10::Device device) {
   return std::ranges::any_of(tapes, [](Tape* tape) { return tape->drop_one(); });
 }
 
+bool free_dead_root_on(c10::Device device) {
+  auto tapes = open_tapes_on(device);
+  return std::ranges::any_of(tapes, [](Tape* tape) { return tape->free_dead_root(); });
+}
+
 bool drop_bits_on(c10::Device device) {
   auto tapes = open_tapes_on(device);
   return std::ranges::any_of(tapes, [](Tape* tape) { return tape->drop_bits(); });
@@ -42,42 +52,6 @@ void flush_stores_on(c10::Device device, StepReport& waiting) {
   for (const Tape* tape : open_tapes_on(device)) {
     if (tape->parking() != nullptr) tape->parking()->flush(waiting.transfer_seconds);
   }
-}
-
-// As to_string(), and never less than there is: what a text asks for has to suffice.
-std::string rounded_up(Bytes bytes) {
-  const std::string text = to_string(bytes);
-  if (parse_bytes(text) >= bytes) return text;
-  const Bytes half_of_last_place = parse_bytes("0.05" + text.substr(text.find(' ')));
-  return to_string(bytes + half_of_last_place);
-}
-
-// malloc may hand out more than it is asked for, and that is what counts: the rest of a chunk, or
-// of a page where it maps memory of its own.
-Bytes most_handed_out(Bytes wanted) {
-  constexpr std::int64_t kMaps = 128 << 10, kRestOfChunk = 64, kRestOfPage = 4096 + 128;
-  return wanted + Bytes(wanted.count < kMaps ? kRestOfChunk : kRestOfPage);
-}
-
-// Why `wanted` more bytes are not to be had, and what would do.
-std::string text_of_refusal(Bytes limit, Bytes live, Bytes wanted, const Tape::Undroppable& kept) {
-  const std::string who = Recorder::current_operator();
-  // Schemas' names have a namespace.
-  const bool is_operator = who.find("::") != std::string::npos;
-  const std::int64_t others = live.count - kept.roots - kept.pinned - kept.small;
-  const Bytes needed = live + most_handed_out(wanted);
-  return "memory budget of " + to_string(limit) + ": " + who + " asks for " + to_string(wanted) +
-         ", and " + to_string(live) +
-         " are live that cannot be dropped now: " + to_string(Bytes(kept.roots)) +
-         " that no operator of the step made (parameters, gradients, inputs, buffers), " +
-         to_string(Bytes(kept.pinned)) +
-         (is_operator ? " in use by this operator or pinned, " : " in use or pinned, ") +
-         to_string(Bytes(kept.small)) + " in tensors too small to drop, " +
-         to_string(Bytes(others)) + " of temporaries and of what is not the step's. With " +
-         rounded_up(needed) + " (" + std::to_string(needed.count) + " bytes) " +
-         "this allocation would have fitted, and " +
-         (is_operator ? "this operator or later ones" : "later ones") +
-         " may need more; raise the budget, or make the batch smaller";
 }
 
 }  // namespace
@@ -92,6 +66,16 @@ Budget::Budget(Bytes most, BudgetOptions chosen)
   if (limit.count <= 0) {
     throw UsageError("MemoryBudget: the limit is " + std::to_string(limit.count) +
                      " bytes; it must be above 0");
+  }
+  if (options.smallest.count < 0) {
+    throw UsageError("MemoryBudget: BudgetOptions::smallest is " +
+                     std::to_string(options.smallest.count) +
+                     " bytes; it must be at least 0, which drops values of every size");
+  }
+  if (!(options.replay_limit.count() >= 0)) {
+    throw UsageError("MemoryBudget: BudgetOptions::replay_limit is " +
+                     std::to_string(options.replay_limit.count()) +
+                     " s; it must be at least 0, and infinite where replays may take any time");
   }
   if (!(options.planning.count() > 0 && std::isfinite(options.planning.count()))) {
     throw UsageError("MemoryBudget: the time for planning is " +
@@ -126,8 +110,27 @@ StepReport& Budget::waiting_step() {
   return (mine != tapes.end() ? *mine : tapes.back())->report;
 }
 
+Refusal Budget::refusal(std::int64_t wanted) {
+  Refusal refusal{.limit = limit, .live = Bytes(taken()), .wanted = Bytes(wanted), .parts = {}};
+  std::int64_t at_begin = refusal.live.count;
+  for (Tape* tape : open_tapes_on(device())) {
+    refusal.parts += tape->undroppable();
+    at_begin = std::min(at_begin, tape->peak->live_at_start().count);
+  }
+  if (!accelerator) refusal.parts.other_threads += libtorch::bytes_of_other_threads().live();
+  refusal.parts =
+      completed(refusal.parts, refusal.live.count, at_begin, KernelRun::taken(refusal.live.count));
+  refusal.least = least.find(*heuristic);
+  return refusal;
+}
+
 libtorch::LimitKeeper::Room Budget::make_room(std::int64_t wanted, bool is_guess) {
   if (taken() + wanted <= limit.count) return Room::kMade;
+  // What is not of the budget's steps is not refused for them. What the tapes allocate to make room
+  // is.
+  const bool is_ours = libtorch::works_for(*this);
+  std::optional<LimitedWork> work;
+  if (!is_ours) work.emplace(*this);
   const OwnTime own;
   const auto drops = [](Tape* tape) { return tape->drop_one(); };
   bool has_waited = false;
@@ -139,18 +142,13 @@ libtorch::LimitKeeper::Room Budget::make_room(std::int64_t wanted, bool is_guess
       flush_stores_on(device(), waiting_step());
       continue;
     }
+    if (free_dead_root_on(device())) continue;
     if (drop_bits_on(device())) continue;
     // Operators under way may have taken already what they were promised.
-    if (is_guess || (accelerator && taken() > accelerator->device.live())) return Room::kExceeded;
-    const Bytes live(taken());
-    Tape::Undroppable kept;
-    for (const Tape* tape : open_tapes_on(device())) {
-      const Tape::Undroppable more = tape->undroppable();
-      kept.roots += more.roots;
-      kept.pinned += more.pinned;
-      kept.small += more.small;
+    if (is_guess || !is_ours || (accelerator && taken() > accelerator->device.live())) {
+      return Room::kExceeded;
     }
-    const std::string text = text_of_refusal(limit, live, Bytes(wanted), kept);
+    const std::string text = text_of(refusal(wanted));
     if (options.on_exceeded == OnExceeded::kThrow) throw BudgetError(text);
     if (!std::exchange(warned, true)) TORCH_WARN(text);
     return Room::kExceeded;
@@ -174,16 +172,33 @@ void make_room_on(c10::Device device, std::int64_t wanted, bool is_guess) {
   }
 }
 
-bool give_up_on(c10::Device device, std::int64_t bytes) {
-  const libtorch::AcceleratorDevice on(device);
-  const std::int64_t before = on.live();
+namespace {
+
+bool drop_until(c10::Device device, std::int64_t bytes) {
+  const std::int64_t before = live_bytes(device).count;
   bool has_dropped = false;
-  while (before - on.live() < bytes && drop_one_on(device)) has_dropped = true;
+  while (before - live_bytes(device).count < bytes &&
+         (drop_one_on(device) || drop_bits_on(device))) {
+    has_dropped = true;
+  }
   for (Tape* tape : open_tapes_on(device)) {
     if (tape->parking() != nullptr) tape->parking()->flush(tape->report.transfer_seconds);
   }
-  on.empty_cache();
   return has_dropped;
+}
+
+}  // namespace
+
+bool give_up_on(c10::Device device, std::int64_t bytes) {
+  const bool has_dropped = drop_until(device, bytes);
+  libtorch::AcceleratorDevice(device).empty_cache();
+  return has_dropped;
+}
+
+bool Budget::give_up(std::int64_t bytes) {
+  const OwnTime own;
+  const LimitedWork work(*this);
+  return drop_until(device(), bytes);
 }
 
 namespace {
@@ -205,7 +220,12 @@ std::string text_of_other_step(std::int64_t planned, std::size_t calls, std::int
 }  // namespace
 
 Session::Session(std::shared_ptr<Budget> budget)
-    : budget_(std::move(budget)), peak_(std::make_unique<PeakScope>(budget_->device())) {
+    : budget_(std::move(budget)),
+      peak_(std::make_unique<PeakScope>(budget_->device())),
+      other_threads_(libtorch::bytes_of_other_threads()) {
+  // They would count as long as the step runs, and nothing in it could drop them.
+  libtorch::ensure_engine_front();
+  libtorch::free_leftovers_of_backward();
   // Somebody else's: without the lock.
   std::unique_ptr<ValueWeights::Step> weights;
   if (budget_->options.weights != nullptr) weights = budget_->options.weights->step();
@@ -220,16 +240,18 @@ Session::Session(std::shared_ptr<Budget> budget)
         Tape::Parts{.costs = budget_->costs,
                     .parking = budget_->parking ? &*budget_->parking : nullptr,
                     .accelerator = budget_->accelerator ? &*budget_->accelerator : nullptr,
-                    .learning = learning},
+                    .learning = learning,
+                    .logs = !budget_->options.paranoid && budget_->least.wants_next()},
         std::move(weights));
     recorder_->tape().peak = peak_.get();
+    recorder_->tape().other_threads = &other_threads_;
     budget_->tapes.push_back(&recorder_->tape());
     open_tapes().push_back(&recorder_->tape());
     open_budgets().push_back(&*budget_);
   }
   try {
     if (!budget_->accelerator) limit_.emplace(*budget_);
-    interceptor_.emplace(recorder_, libtorch::Reach::kBackwardAsWell);
+    interceptor_.emplace(recorder_, libtorch::Reach::kBackwardAsWell, &*budget_);
   } catch (...) {
     end(/*is_whole=*/false);
     throw;
@@ -238,10 +260,16 @@ Session::Session(std::shared_ptr<Budget> budget)
 
 void Session::finish() {
   if (!interceptor_) return;
+  if (interceptor_->is_inside_out()) {
+    throw UsageError(
+        "MemoryBudget: finish() of a step inside of which another one is still open on this "
+        "thread; "
+        "the steps of a thread end in reverse order: end the inner step first");
+  }
   note_end();
   // If it cannot be ended, it is no step to learn from.
   is_whole_ = false;
-  recorder_->tape().close(/*may_throw=*/true);
+  bring_back();
   end(/*is_whole=*/true);
   if (!other_step_.empty()) throw PlanError(std::exchange(other_step_, {}));
 }
@@ -251,10 +279,17 @@ void Session::note_end() {
   recorder_->tape().note_end();
 }
 
+// Without the lock: the tape has to let go of it, where another thread frees what it manages. The
+// thread may be another one than that of the step.
+void Session::close(bool may_throw) {
+  const LimitedWork work(*budget_);
+  if (Weighing* const weighing = recorder_->tape().weighing()) weighing->let_go();
+  recorder_->tape().close(may_throw);
+}
+
 void Session::end(bool is_whole) {
   interceptor_.reset();
-  // Without the lock: it has to let go of it, where another thread frees what the tape manages.
-  recorder_->tape().close(/*may_throw=*/false);
+  close(/*may_throw=*/false);
   if (Weighing* const weighing = recorder_->tape().weighing()) weighing->end(is_whole);
   std::lock_guard<libtorch::LimitMutex> lock(libtorch::limit_mutex());
   limit_.reset();
@@ -263,12 +298,14 @@ void Session::end(bool is_whole) {
   // One for each of its steps.
   open_budgets().erase(std::ranges::find(open_budgets(), &*budget_));
   recorder_->tape().report.peak = peak_->peak();
+  recorder_->tape().report.other_threads = Bytes(other_threads_.peak());
   budget_->last = recorder_->tape().report;
   if (!is_whole) {
     // The next one has to be the plan's.
     if (!budget_->expected_step) budget_->expected_step = std::move(expected_);
     return;
   }
+  budget_->least.step_ended(recorder_->tape());
   Learning::End done = recorder_->tape().take_end();
   if (expected_ && done.hash != expected_->step()) {
     other_step_ = text_of_other_step(expected_->operators(), done.calls, done.followed);
@@ -284,71 +321,3 @@ Session::~Session() {
 }
 
 }  // namespace reprise::tape
-
-namespace reprise {
-
-MemoryBudget::MemoryBudget(Bytes limit, BudgetOptions options)
-    : budget_(std::make_shared<tape::Budget>(limit, std::move(options))) {
-  // Every operator must be seen. There those on sparse, nested and oneDNN's tensors are not, whose
-  // kernels come before the key at which calls are intercepted.
-  if (libtorch::operator_interceptor_variant() != "fake") {
-    throw UsageError(
-        "MemoryBudget: operators are intercepted above autograd in this process, which does not "
-        "suffice for a byte budget; unset REPRISE_INTERCEPTOR, and load no library that takes the "
-        "dispatch key Fake");
-  }
-}
-
-MemoryBudget::~MemoryBudget() = default;
-
-std::optional<LearnedPlan> MemoryBudget::plan() const { return budget_->learning.newest(); }
-
-void MemoryBudget::use(const LearnedPlan& plan, OnOtherStep on_other) {
-  const Bytes needed = plan.figures().limit;
-  if (needed > budget_->limit) {
-    throw UsageError("MemoryBudget: the plan was made for " + to_string(needed) + " (" +
-                     std::to_string(needed.count) + " bytes), and the limit is " +
-                     to_string(budget_->limit) + " (" + std::to_string(budget_->limit.count) +
-                     " bytes); take a plan that was made for no more, or let the budget learn");
-  }
-  if (!tape::learns(budget_->options)) {
-    throw UsageError(
-        "MemoryBudget: a plan is of no use to a budget whose options say learn = false or "
-        "paranoid = true; leave learn true and paranoid false");
-  }
-  budget_->learning.use(plan);
-  const std::lock_guard<libtorch::LimitMutex> lock(libtorch::limit_mutex());
-  budget_->expected_step.reset();
-  if (on_other == OnOtherStep::kThrow) budget_->expected_step = plan;
-}
-
-bool MemoryBudget::wait_for_plan(std::chrono::duration<double> most) const {
-  return budget_->learning.wait(most);
-}
-
-Bytes MemoryBudget::limit() const { return budget_->limit; }
-
-StepReport MemoryBudget::report() const {
-  std::lock_guard<libtorch::LimitMutex> lock(libtorch::limit_mutex());
-  if (budget_->tapes.empty()) return budget_->last;
-  const tape::Tape& tape = *budget_->tapes.back();
-  StepReport report = tape.report;
-  report.peak = tape.peak->peak();
-  return report;
-}
-
-MemoryBudget::Step MemoryBudget::step() { return Step(std::make_unique<tape::Session>(budget_)); }
-
-MemoryBudget::Step::Step(std::unique_ptr<tape::Session> session) : session_(std::move(session)) {}
-MemoryBudget::Step::Step(Step&&) noexcept = default;
-MemoryBudget::Step::~Step() = default;
-void MemoryBudget::Step::finish() { session_->finish(); }
-
-struct Pin::Impl {
-  libtorch::HeldMemory memory;
-};
-
-Pin::Pin(const at::Tensor& tensor) : impl_(new Impl{libtorch::HeldMemory(tensor)}) {}
-Pin::~Pin() = default;
-
-}  // namespace reprise

@@ -9,12 +9,16 @@
 #include <optional>
 #include <string>
 
+#include "core/peak_tracker.h"
+#include "libtorch/limited_work.h"
 #include "libtorch/memory_limit.h"
 #include "libtorch/operator_interceptor.h"
 #include "plan/heuristic.h"
 #include "tape/accelerator.h"
 #include "tape/learning.h"
+#include "tape/least_bytes.h"
 #include "tape/recorder.h"
+#include "tape/refusal.h"
 #include "tape/tape.h"
 
 namespace reprise::tape {
@@ -30,8 +34,11 @@ class Budget final : public libtorch::LimitKeeper {
   Room make_room(std::int64_t wanted) override { return make_room(wanted, /*is_guess=*/false); }
   // A guess is no reason to fail.
   Room make_room(std::int64_t wanted, bool is_guess);
+  bool give_up(std::int64_t bytes) override;
   bool wait_for_store(std::int64_t wanted);
   StepReport& waiting_step();
+  // What the error says where `wanted` more bytes are not to be had.
+  Refusal refusal(std::int64_t wanted);
   c10::Device device() const;
   // Handed out on the device, and promised to operators that run there.
   std::int64_t taken() const;
@@ -47,6 +54,7 @@ class Budget final : public libtorch::LimitKeeper {
   // Where there is a store.
   std::optional<Parking> parking;
   StepReport last;
+  LeastBytes least;
   // Where a plan has to fit the next step.
   std::optional<LearnedPlan> expected_step;
   std::vector<Tape*> tapes;
@@ -65,13 +73,16 @@ class Session {
  private:
   // `is_whole`: the program ran it to its end.
   void end(bool is_whole);
+  void close(bool may_throw);
   void note_end();
+  void bring_back();
 
   std::shared_ptr<Budget> budget_;
   std::shared_ptr<Recorder> recorder_;
   std::optional<libtorch::LimitScope> limit_;
   std::optional<libtorch::OperatorInterceptorScope> interceptor_;
   std::unique_ptr<PeakScope> peak_;
+  PeakTracker::Period other_threads_;
   // The plan of a step that this one has to be.
   std::optional<LearnedPlan> expected_;
   // Why a plan is not of this step; empty: nothing was expected, or it is.

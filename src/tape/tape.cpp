@@ -15,41 +15,15 @@ namespace reprise::tape {
 
 using libtorch::ManagedMemory;
 
+namespace {
+
+bool is_whole_number(at::ScalarType type) { return type == at::kLong || type == at::kInt; }
+
+}  // namespace
+
 std::int64_t living_records() {
   const std::lock_guard<libtorch::LimitMutex> lock(libtorch::limit_mutex());
   return Cell::living + Value::living + Producer::living;
-}
-
-void Cell::released(c10::DataPtr memory) noexcept {
-  if (is_orphan) {
-    delete this;
-  } else {
-    tape.storage_died(*this, std::move(memory));
-  }
-}
-
-// A write in place moves the holds to the new version (new_version()).
-void Cell::hold() {
-  std::lock_guard<libtorch::LimitMutex> lock(libtorch::limit_mutex());
-  if (is_orphan) return;
-  tape.restore(*value);
-  if (DeviceSide* const side = tape.device_side()) side->used(*value);
-  tape.pin(*value);
-  ++holds;
-}
-
-void Cell::before_write() {
-  std::lock_guard<libtorch::LimitMutex> lock(libtorch::limit_mutex());
-  if (is_orphan) return;
-  if (value->producer == nullptr) tape.protect_readers(*value);
-  tape.new_version(*this);
-}
-
-void Cell::release_hold() noexcept {
-  std::lock_guard<libtorch::LimitMutex> lock(libtorch::limit_mutex());
-  if (is_orphan) return;
-  --holds;
-  tape.unpin(*value);
 }
 
 Tape::Tape(const BudgetOptions& options, const plan::Heuristic& heuristic, const Parts& parts,
@@ -63,6 +37,10 @@ Tape::Tape(const BudgetOptions& options, const plan::Heuristic& heuristic, const
       weighing_(std::move(weighing)),
       index_(heuristic, [this](const plan::EvictionEntry& entry) { return neighbourhood(entry); }) {
   Learning* const learning = parts.learning;
+  if (parts.logs) {
+    log.emplace(options.smallest.count);
+    is_index_filled_ = true;
+  }
   const auto attention = learning != nullptr ? learning->attention() : Learning::Attention::kNone;
   if (attention == Learning::Attention::kNone) return;
   following_.learning = learning;
@@ -87,6 +65,9 @@ Value& Tape::value_of(const at::Tensor& tensor) {
   cell->foreign = memory.get() != nullptr && !is_own_memory(memory) &&
                   (side_ != nullptr || !libtorch::is_uncounted_memory(memory));
   cell->gone = memory.get() == nullptr && storage.nbytes() != 0;
+  // Among the tensors that share it there may be a row of it.
+  cell->is_read_by_pointer =
+      side_ == nullptr && is_whole_number(tensor.scalar_type()) && tensor.storage().use_count() > 1;
   cell->next = cells_;
   if (cells_ != nullptr) cells_->previous = cell;
   cells_ = cell;
@@ -125,6 +106,10 @@ Value& Tape::new_version(Cell& cell) {
     unpin(*before);
   }
   if (before != nullptr) {
+    if (log) {
+      for (std::uint32_t i = 0; i < cell.holds; ++i) log->released(*before);
+      log->overwritten(*before);
+    }
     // The old contents are overwritten.
     leave_index(*before);
     before->cell = nullptr;
@@ -138,11 +123,10 @@ void Tape::read(Producer& producer, Value& value) { value.readers.push_back(&pro
 
 void Tape::add_result(Producer* producer, const at::Tensor& tensor, std::int16_t result,
                       std::int16_t element) {
-  // Nobody but the caller has it: an operator that keeps its result may read it unseen.
-  const bool own = is_own_memory(tensor.storage().data_ptr()) &&
-                   tensor.storage().use_count() == 1 && tensor.use_count() == 1;
+  const bool own = is_fresh(tensor);
   Value& value = value_of(tensor);
   value.cell->own = own;
+  value.cell->is_of_step = true;
   value.defined = libtorch::leading_bytes(tensor);
   value.width = static_cast<std::uint8_t>(tensor.element_size());
   if (!own || producer == nullptr) return;
@@ -158,7 +142,7 @@ void Tape::set_producer(Value& value, Producer& producer, std::int16_t slot) {
 // For the step: groups of dropped values add it up, and take it off again.
 void Tape::look_up_costs(Producer& producer) const {
   producer.again = producer.seconds;
-  if (side_ != nullptr || !costs_.learns()) return;
+  if (side_ != nullptr || !costs_.differ_from_first_runs()) return;
   for (const Producer::Input& input : producer.inputs) producer.bytes += input.bytes;
   for (const Producer::Output& output : producer.outputs) {
     if (output.slot < 0) producer.bytes += output.value->size;
@@ -166,7 +150,8 @@ void Tape::look_up_costs(Producer& producer) const {
   producer.again = costs_.seconds(producer.call.form().learnt, producer.seconds, producer.bytes);
 }
 
-double Tape::add(std::unique_ptr<Producer> producer, double now) {
+double Tape::add(std::unique_ptr<Producer> producer, double now,
+                 std::optional<StepLog::Index> logged) {
   ++report.operators;
   std::uint32_t depth = 0;
   for (const Producer::Input& input : producer->inputs) {
@@ -186,9 +171,23 @@ double Tape::add(std::unique_ptr<Producer> producer, double now) {
     update_entry(*output.value);
   }
   const bool is_of_use = !producer->outputs.empty();
+  if (is_of_use && log) {
+    log->made(logged ? *logged : log->alone(*producer, now), *producer, log_costs());
+    for (const Producer::Output& output : producer->outputs) {
+      if (!is_droppable(*output.value->cell)) log->fixed(*output.value);
+    }
+  }
   Producer* const added = producer.release();
   if (!is_of_use) discard(added);
   return again;
+}
+
+StepLog::Costs Tape::log_costs() const {
+  return {.pack = [this](std::int64_t bytes) { return costs_.seconds_to_pack(bytes); },
+          .store =
+              [this](std::int64_t bytes) {
+                return parking_ != nullptr ? parking_->seconds(bytes) : -1;
+              }};
 }
 
 void Tape::discard(Producer* producer) {
@@ -236,8 +235,8 @@ void Tape::leave_index(Value& value) {
 }
 
 bool Tape::may_drop(const Value& value) const {
-  return value.producer != nullptr && value.size >= options_.smallest.count && value.has_bytes() &&
-         (value.cell == nullptr || value.cell->own);
+  return value.producer != nullptr && value.size > 0 && value.size >= options_.smallest.count &&
+         value.has_bytes() && (value.cell == nullptr || is_droppable(*value.cell));
 }
 
 // In the index is what may be dropped; of what is pinned, what might be when the last pin goes.
@@ -260,22 +259,29 @@ void Tape::fill_index() {
   }
 }
 
-void Tape::make_root(Value& value) {
-  note_fixed(value);
-  leave_index(value);
-  if (value.packed != nullptr && value.has_bytes()) take_bits(value);
-  Producer* const producer = std::exchange(value.producer, nullptr);
-  if (producer != nullptr && !still_makes(*producer, value)) discard(producer);
+bool Tape::may_be_read_by_pointer(const at::Tensor& tensor) const {
+  if (!is_whole_number(tensor.scalar_type()) || side_ != nullptr || !manages(tensor)) return false;
+  return std::ranges::count_if(tensor.sizes(), [](std::int64_t size) { return size != 1; }) <= 1;
 }
 
-// Whether the producer is wanted without this value.
-bool Tape::still_makes(Producer& producer, const Value& without) {
-  bool makes = false;
-  for (Producer::Output& output : producer.outputs) {
-    if (output.value == &without) output.value = nullptr;
-    makes = makes || output.value != nullptr;
+void Tape::keep_for_pointers(const c10::Storage& storage) {
+  Cell* const cell = cell_of(storage);
+  if (cell == nullptr || cell->is_read_by_pointer) return;
+  // It may be another step's.
+  cell->tape.keep_for_pointers(*cell);
+}
+
+void Tape::keep_for_pointers(Cell& cell) {
+  Value& value = *cell.value;
+  if (!is_gone(cell)) restore(value);
+  if (log) {
+    log->restored(value);
+    log->fixed(value);
   }
-  return makes;
+  note_fixed(value);
+  cell.is_read_by_pointer = true;
+  if (value.packed != nullptr && value.has_bytes()) take_bits(value);
+  update_entry(value);
 }
 
 void Tape::forget_if_unwanted(Value* value) {
@@ -330,6 +336,7 @@ void Tape::abandon(Cell& cell) {
   leave_list(cell);
   leave_index(value);
   value.pins = 0;
+  if (log) log->died(value);
   value.cell = nullptr;
   cell.is_orphan = true;
   forget_if_unwanted(&value);
@@ -338,7 +345,7 @@ void Tape::abandon(Cell& cell) {
 bool Tape::may_drop_once_detached(const Value& value, const Cell& cell,
                                   const c10::DataPtr& memory) const {
   return memory.get() != nullptr && cell.own && value.producer != nullptr &&
-         !value.readers.empty() && value.size >= options_.smallest.count;
+         !value.readers.empty() && value.size > 0 && value.size >= options_.smallest.count;
 }
 
 void Tape::storage_died(Cell& cell, c10::DataPtr memory) noexcept {
@@ -346,13 +353,21 @@ void Tape::storage_died(Cell& cell, c10::DataPtr memory) noexcept {
   if (options_.observer) tell_released(*options_.observer, cell);
   Value& value = *cell.value;
   value.pins -= cell.holds;
+  if (log) {
+    for (std::uint32_t i = 0; i < cell.holds; ++i) log->released(value);
+    log->died(value);
+  }
   leave_index(value);
   value.cell = nullptr;
   if (!value.readers.empty() && value.producer == nullptr && memory.get() != nullptr) {
     // A root that replays need: its bytes are the tape's from now on.
     value.detached = c10::Storage(c10::Storage::use_byte_size_t(), cell.storage->nbytes(),
                                   std::move(memory), nullptr, false);
-    if (value.size < options_.smallest.count) little_kept_ += value.size;
+    if (value.size < options_.smallest.count) {
+      little_kept_ += value.size;
+    } else {
+      do_without_dead_root(value);
+    }
   } else if (following_.wants(value) && may_drop_once_detached(value, cell, memory)) {
     // The plan makes something of it again.
     value.detached = c10::Storage(c10::Storage::use_byte_size_t(), cell.storage->nbytes(),
@@ -363,22 +378,6 @@ void Tape::storage_died(Cell& cell, c10::DataPtr memory) noexcept {
   }
   forget_if_unwanted(&value);
   delete &cell;
-}
-
-Tape::Undroppable Tape::undroppable() const {
-  Undroppable bytes;
-  for (const Cell* cell = cells_; cell != nullptr; cell = cell->next) {
-    const Value& value = *cell->value;
-    if (!value.has_bytes()) continue;
-    if (value.size < options_.smallest.count) {
-      bytes.small += value.size;
-    } else if (value.producer == nullptr || !cell->own) {
-      bytes.roots += value.size;
-    } else {
-      bytes.pinned += value.size;
-    }
-  }
-  return bytes;
 }
 
 }  // namespace reprise::tape

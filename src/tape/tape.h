@@ -4,22 +4,32 @@
 
 #include <reprise/memory.h>
 #include <reprise/memory_budget.h>
+#include <unistd.h>
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
+#include <string>
+#include <unordered_set>
+#include <utility>
 #include <vector>
 
+#include "core/peak_tracker.h"
 #include "core/ticks.h"
 #include "plan/heuristic.h"
 #include "tape/accelerator.h"
 #include "tape/following.h"
 #include "tape/parking.h"
+#include "tape/refusal.h"
 #include "tape/replay_costs.h"
+#include "tape/step_log.h"
 #include "tape/value.h"
 #include "tape/weighing.h"
 
 namespace reprise::tape {
+
+class FunctionRun;
 
 class Tape {
  public:
@@ -29,6 +39,7 @@ class Tape {
     Parking* parking;          // null: values are dropped alone
     Accelerator* accelerator;  // where the budget is one's
     Learning* learning;        // where the step's calls are compared with those of earlier ones
+    bool logs;                 // the step is written down for simulations
   };
   // `weighing`: null where all values weigh 1.
   Tape(const BudgetOptions& options, const plan::Heuristic& heuristic, const Parts& parts,
@@ -61,15 +72,31 @@ class Tape {
   // A new storage holds what `producer` made; a root where that is null.
   void add_result(Producer* producer, const at::Tensor& tensor, std::int16_t result,
                   std::int16_t element);
+  // For a result of a custom function, which `run` was: false if it is none that `producer` alone
+  // has made, or too small to be dropped.
+  bool add_function_result(Producer& producer, const at::Tensor& tensor, std::int16_t result,
+                           const FunctionRun& run);
+  // Of a new result that nobody else has and that covers little of its memory: moves what it covers
+  // to memory of its own, and frees the rest. True if it did: what is there now is too small to be
+  // dropped. `tensor` must be managed(), and no storage of the tape's.
+  bool shrink(const at::Tensor& tensor) const;
   // Its operator has changed the storage of `cell`: from now on it holds another value.
   Value& new_version(Cell& cell);
   void set_producer(Value& value, Producer& producer, std::int16_t slot);
   // Takes a producer into the tape, or drops it if it made nothing that can be made again.
   // `now`: as now() gives it. Seconds that the call takes when it is run again.
-  double add(std::unique_ptr<Producer> producer, double now);
+  // `logged`: its call in the log of the step.
+  double add(std::unique_ptr<Producer> producer, double now,
+             std::optional<StepLog::Index> logged = std::nullopt);
   void discard(Producer* producer);
   // The value will not be dropped any more.
   void make_root(Value& value);
+  // Whether composites (at::lstm, tensor_split, ctc_loss) may read the tensor through a raw pointer
+  // that they hold while they call other operators: lengths, batch sizes, offsets. LibTorch keeps
+  // these as whole numbers along one dimension, in memory of the host.
+  bool may_be_read_by_pointer(const at::Tensor& tensor) const;
+  // What such a tensor's storage holds is there from now on, and is not dropped while it lives.
+  static void keep_for_pointers(const c10::Storage& storage);
   // The bytes of a root are about to change: whoever needs them is made independent of them. It
   // may keep a copy of them until new_version(), or unprotect().
   void protect_readers(Value& root);
@@ -85,7 +112,7 @@ class Tape {
   void end_call(std::size_t call, const CallNote& note);
   const Following& following() const { return following_; }
   bool follows() const { return following_.is_on(); }
-  bool takes_notes() const { return following_.record.has_value(); }
+  bool takes_notes() const { return following_.record.has_value() || log.has_value(); }
   bool may_drop(const Value& value) const;
   std::int64_t bytes_given_up() const;
   // Before close().
@@ -108,6 +135,9 @@ class Tape {
   bool drop_one();
   // When nothing else can go: what was packed has to be made again. False if nothing was.
   bool drop_bits();
+  // When nothing else can go, roots that died and that replays read: frees one from which nothing
+  // that is held has to be made again. False if there is none.
+  bool free_dead_root();
   // Drops everything that may go.
   void drop_all();
 
@@ -120,28 +150,41 @@ class Tape {
   // For Cell.
   void storage_died(Cell& cell, c10::DataPtr memory) noexcept;
 
-  // What cannot be dropped now, by why, for the text of a BudgetError.
-  struct Undroppable {
-    std::int64_t roots = 0;
-    std::int64_t pinned = 0;
-    std::int64_t small = 0;
-  };
-  Undroppable undroppable() const;
+  FinishNeeds finish_needs();
+  // What cannot be dropped now, when all is dropped that can be: for the text of a BudgetError.
+  LiveParts undroppable();
 
   // Null where values are dropped alone.
   Parking* parking() const { return parking_; }
 
+  std::int64_t packed_bytes() const { return packed_bytes_; }
+
+  // Where the step is written down.
+  std::optional<StepLog> log;
+  // Of calls under way, where notes are taken.
+  std::vector<CallMeter*> meters;
   StepReport report;
   // Of the step; read under the lock.
   const PeakScope* peak = nullptr;
-  static constexpr const char* kGoneText =
-      "the bytes of this tensor were given up by a reprise::MemoryBudget step; read it through an "
-      "operator inside the step, hold a reprise::Pin on it, or end the step first";
+  const PeakTracker::Period* other_threads = nullptr;
+  // What reading dropped bytes past the tape throws: while the step is under way, and when it has
+  // ended without them.
+  std::string gone_text() const;
+  static constexpr const char* kLostText =
+      "the bytes of this tensor were given up by a reprise::MemoryBudget step that has ended "
+      "since, "
+      "and are lost: finish() would have brought them back, or said how many bytes that takes. "
+      "Compute the tensor again, in a step that ends with finish()";
 
  private:
   using Values = c10::SmallVector<Value*, 8>;
 
   static bool is_of_use(const Value& value);
+  void keep_for_pointers(Cell& cell);
+  static bool is_droppable(const Cell& cell) { return cell.own && !cell.is_read_by_pointer; }
+  // Those that nobody holds and that have bytes, as far as what is held is made of them.
+  template <class F>
+  void visit_detached(const F& visit);
   void leave_list(Cell& cell);
   void abandon(Cell& cell);
   // Nothing can bring its bytes back.
@@ -149,6 +192,11 @@ class Tape {
     return cell.gone && cell.value->producer == nullptr && !cell.value->has_bytes();
   }
   std::vector<Value*> held_dependants(Value& root);
+  bool find_all_there(const Value& root, std::int64_t most, std::size_t most_met,
+                      std::vector<Value*>& held);
+  bool do_without(const Value& root, std::int64_t most, std::size_t most_met);
+  void do_without_dead_root(Value& root) noexcept;
+  std::vector<Value*> dead_roots();
   void spare(Value& value);
   bool may_drop_once_detached(const Value& value, const Cell& cell,
                               const c10::DataPtr& memory) const;
@@ -165,12 +213,14 @@ class Tape {
   std::vector<Value*>* list_of(const Value& value);
   void enter_lists(Value& value);
   void leave_lists(Value& value);
+  bool counts_droppable() const { return following_.is_on() || log.has_value(); }
   Value* spare_value() const;
   void follow(Learning::Script script);
   void destroy(Value* value);
   void fill_index();
   void drop(Value& value);
   void look_up_costs(Producer& producer) const;
+  StepLog::Costs log_costs() const;
   // Seconds that making it again would take, from what is there.
   double seconds_to_make(const Value& value);
   bool unpark(Value& value);
@@ -184,6 +234,11 @@ class Tape {
   std::unique_ptr<Packed> take_bits(Value& value);
   std::uint64_t hash_of(const void* data, std::int64_t size) const;
   bool is_own_memory(const c10::DataPtr& memory) const;
+  // Nobody but the caller has it: an operator that keeps its result may read it unseen.
+  bool is_fresh(const at::Tensor& tensor) const {
+    return is_own_memory(tensor.storage().data_ptr()) && tensor.storage().use_count() == 1 &&
+           tensor.use_count() == 1;
+  }
   // Kernels may enlarge an `out=` that they are given empty.
   c10::Storage new_storage(std::int64_t bytes) const;
   c10::Storage copy_of(const void* data, std::int64_t bytes) const;
@@ -224,10 +279,41 @@ class Tape {
   Cell* cells_ = nullptr;
   // Those that have bits.
   std::vector<Value*> packed_;
+  std::int64_t packed_bytes_ = 0;
   std::int64_t values_ = 0;
+  // That restore() is bringing back, one for another.
+  std::vector<const Value*> restoring_;
   std::vector<plan::CostClasses::Node> seen_;
   std::uint32_t walks_ = 0;
   std::vector<Producer*> met_;
+  // Whose step it is, as the system names it.
+  const int thread_ = static_cast<int>(gettid());
 };
+
+template <class F>
+void Tape::visit_detached(const F& visit) {
+  ++walks_;
+  met_.clear();
+  const auto meet = [this](Producer* producer) {
+    if (producer != nullptr && std::exchange(producer->met, walks_) != walks_) {
+      met_.push_back(producer);
+    }
+  };
+  std::unordered_set<const Value*> seen;
+  const auto look_at = [&](const Value& value) {
+    if (value.detached && seen.insert(&value).second) visit(value);
+  };
+  for (const Cell* cell = cells_; cell != nullptr; cell = cell->next) {
+    meet(cell->value->producer);
+    look_at(*cell->value);
+  }
+  for (std::size_t i = 0; i < met_.size(); ++i) {
+    for (const Producer::Input& input : met_[i]->inputs) {
+      if (input.value == nullptr) continue;
+      look_at(*input.value);
+      meet(input.value->producer);
+    }
+  }
+}
 
 }  // namespace reprise::tape

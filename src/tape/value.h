@@ -68,10 +68,16 @@ struct Cell final : libtorch::MemoryManager, Recycled<Cell, kRecycled>, Counted<
   // Memory that its owner may fill with something else unseen (from_blob): what is computed from it
   // is not dropped.
   bool foreign = false;
+  // For texts: an operator of the step has made the storage; autograd has taken it for a gradient.
+  bool is_of_step = false;
+  bool is_gradient = false;
   // An earlier step has given its bytes up for good.
   bool gone = false;
   // The program has moved the bytes to a storage of another: the tape knows it no more.
   bool is_orphan = false;
+  // LibTorch's composites may hold a raw pointer into it while they call other operators: its
+  // newest contents are never dropped.
+  bool is_read_by_pointer = false;
   // In the tape's list of cells.
   Cell* next = nullptr;
   Cell* previous = nullptr;
@@ -128,6 +134,10 @@ struct Value final : plan::EvictionEntry, Recycled<Value, kRecycled>, Counted<Va
   // In the order in which calls met it, where that is counted.
   plan::ValueNumber number = kNoNumber;
   Absence absence = Absence::kNone;
+  // In the log of the step, where there is one.
+  std::uint32_t logged = kNoNumber;
+  // Bytes that the allocator has handed out beyond `size`, as it last was in the index.
+  std::int32_t slack = 0;
   // In which list of spare values it is, and where.
   Absence listed_as = Absence::kNone;
   std::uint32_t listed_at = 0;
@@ -138,6 +148,8 @@ struct Value final : plan::EvictionEntry, Recycled<Value, kRecycled>, Counted<Va
 
   // Operators and replays that count on the bytes.
   std::uint32_t pins = 0;
+  // It had a producer, and became a root for want of room: plans go on to be told of it.
+  bool stays_told = false;
 
   bool has_bytes() const {
     if (size == 0) return true;

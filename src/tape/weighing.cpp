@@ -10,6 +10,7 @@
 #include <string>
 #include <utility>
 
+#include "libtorch/engine.h"
 #include "libtorch/managed_memory.h"
 #include "libtorch/memory_limit.h"
 #include "tape/begun_call.h"
@@ -43,9 +44,37 @@ void Weighing::watch(const at::Tensor& tensor, Value& value, const ValueWeights:
 
 void Weighing::hold(std::uint32_t watch, const c10::Storage& storage) {
   Watched& watched = watched_[watch];
-  if (watched.held) return;
+  // The node that made the value reads it after its gradient was looked at.
+  if (watched.held || watched.looked_in == libtorch::current_backward_id()) return;
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (watch < has_hook_.size() && has_hook_[watch]) watched.held = storage;
+  if (watch >= has_hook_.size() || !has_hook_[watch]) return;
+  watched.held = storage;
+  held_.push_back(watch);
+}
+
+bool Weighing::let_go_one() {
+  std::erase_if(held_, [this](std::uint32_t watch) { return !watched_[watch].held; });
+  // A replay reads what it has pinned without a reference to the storage. After a write in place
+  // the storage has another value than the one that is watched.
+  const auto is_spare = [this](std::uint32_t watch) {
+    const c10::Storage& held = watched_[watch].held;
+    const Cell* const cell = Tape::cell_of(held);
+    return held.use_count() == 1 && cell != nullptr && cell->value->has_bytes() &&
+           cell->value->pins == 0;
+  };
+  const auto spare = std::ranges::find_if(held_, is_spare);
+  if (spare == held_.end()) return false;
+  const c10::Storage freed = std::move(watched_[*spare].held);
+  held_.erase(spare);
+  return true;
+}
+
+void Weighing::let_go() noexcept {
+  std::vector<c10::Storage> held;  // freed without the lock
+  const std::lock_guard<libtorch::LimitMutex> lock(libtorch::limit_mutex());
+  for (Watched& each : watched_) {
+    if (each.held) held.push_back(std::move(each.held));
+  }
 }
 
 // A view's history may be made anew when it is asked for, by operators: what a view shows is
@@ -85,6 +114,7 @@ void Weighing::look(std::uint32_t watch, const at::Tensor& gradient) {
   {
     const std::lock_guard<libtorch::LimitMutex> lock(libtorch::limit_mutex());
     Watched& watched = watched_[watch];
+    watched.looked_in = libtorch::current_backward_id();
     held = std::move(watched.held);
     if (!gradient.defined()) return;
     if (step_ == nullptr || watched.value == nullptr) return;
@@ -111,14 +141,11 @@ void Weighing::look(std::uint32_t watch, const at::Tensor& gradient) {
 
 void Weighing::end(bool is_whole) noexcept {
   std::shared_ptr<ValueWeights::Step> step;
-  std::vector<c10::Storage> held;  // freed without the lock
   {
     const std::lock_guard<libtorch::LimitMutex> lock(libtorch::limit_mutex());
     step = std::exchange(step_, nullptr);
-    for (Watched& each : watched_) {
-      if (each.held) held.push_back(std::move(each.held));
-    }
   }
+  let_go();
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     waiting_.clear();

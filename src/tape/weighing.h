@@ -7,7 +7,8 @@
 // a byte alive in forward. A tensor that an operator reads is alive when that operator is called:
 // so nothing is missed that anybody reads. In backward the node that saved a value lets go of it
 // when it has run, and only then is the gradient of the value complete: what is read there is held
-// until its hook is called.
+// until its hook is called. Nothing waits for a look: where room is needed, what is held for it
+// alone goes first, and at the end of the step all of it goes.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -44,9 +45,13 @@ class Weighing : public std::enable_shared_from_this<Weighing> {
   // its gradient has been looked at, which is made by then, though the node that had saved it lets
   // go of it at once.
   void hold(std::uint32_t watch, const c10::Storage& storage);
+  // Lets go of a value that nobody else holds or uses; false if there is none. Under the lock.
+  bool let_go_one();
   // The value is gone.
   void forget(std::uint32_t watch) { watched_[watch].value = nullptr; }
 
+  // Without the lock: of all of them.
+  void let_go() noexcept;
   // Without the lock: when this thread calls an operator.
   void attach();
   // After the last call. Once.
@@ -58,7 +63,10 @@ class Weighing : public std::enable_shared_from_this<Weighing> {
     libtorch::TensorForm form;
     ValueWeights::Call call;
     c10::Storage held;
+    // The backward in which the gradient was looked at last.
+    std::int64_t looked_in = kNever;
   };
+  static constexpr std::int64_t kNever = -2;
   using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
   // Of results that may get a history.
   struct Waiting {
@@ -74,6 +82,8 @@ class Weighing : public std::enable_shared_from_this<Weighing> {
   const libtorch::OperatorInterceptor& recorder_;
   std::int64_t calls_ = 0;
   std::vector<Watched> watched_;
+  // What may be held still, in the order in which it was read.
+  std::vector<std::uint32_t> held_;
   std::mutex mutex_;  // of what follows
   std::vector<Waiting> waiting_;
   std::vector<bool> has_hook_;  // by number of the watch

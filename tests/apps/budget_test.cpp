@@ -223,6 +223,17 @@ TEST(TrainBudget, GoesOnFromACheckpointUnderAnotherBudget) {
   EXPECT_LE(resumed.at("peak_bytes"), resumed.at("budget").at("bytes"));
 }
 
+TEST(TrainBudget, FindsTheLeastInWhichAStepRuns) {
+  const json run = json_of_deep_training("--steps 3 --budget least");
+  const json plain = json_of_deep_training("--steps 3");
+  EXPECT_EQ(run.at("weights_xxh3"), plain.at("weights_xxh3"));
+  const json& budget = run.at("budget");
+  EXPECT_EQ(budget.at("asked"), "least");
+  EXPECT_LE(run.at("peak_bytes"), budget.at("bytes"));
+  EXPECT_LT(budget.at("bytes").get<double>(), 0.9 * plain.at("peak_bytes").get<double>());
+  EXPECT_GT(budget.at("per_step").at("replayed"), 0);
+}
+
 TEST(AskedBudget, ComesToBytes) {
   const auto limit = [](const char* text) {
     return AskedBudget::parse("--budget", text).limit(Bytes(1000), Bytes(50'000)).count;
@@ -233,6 +244,8 @@ TEST(AskedBudget, ComesToBytes) {
   EXPECT_EQ(limit("1 KiB"), 1'024);
   EXPECT_EQ(limit("+4kB"), 5'000);
   EXPECT_THROW(limit("1kB"), UsageError);
+  EXPECT_EQ(limit("least"), 50'000);
+  EXPECT_THROW(AskedBudget::parse("--budget", "least").limit(Bytes(1000), Bytes(900)), UsageError);
 }
 
 }  // namespace

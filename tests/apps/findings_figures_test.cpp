@@ -141,19 +141,19 @@ TEST(FindingsVerdicts, HoldWhereTheWholeIntervalIsAtOrBeyondTheLowerBound) {
   EXPECT_EQ(all[3].verdict, FindingsVerdict::kHolds);
   EXPECT_EQ(all[3].reason, "perplexity: the whole interval is within 0.5 % of zero");
   EXPECT_EQ(all[4].measured.mean, 0);
-  EXPECT_EQ(all[4].verdict, FindingsVerdict::kDoesNotHold);
+  EXPECT_EQ(all[4].verdict, FindingsVerdict::kRefuted);
   EXPECT_EQ(all[4].reason, "the whole interval is below 10.0 %");
 }
 
-TEST(FindingsVerdicts, DoNotHoldWhereTheIntervalBeginsBelow) {
+TEST(FindingsVerdicts, AreNotSettledWhereTheIntervalBeginsBelow) {
   const TemporaryFolder folder;
   // Throughputs 25 %, 11 % and 67 % higher: the mean is above 10 %, chance is wide.
   write_compared(folder, {0.8, 0.9, 0.6}, 0.27, {{"energy_joules", nullptr}});
   const std::vector<Expectation> all = judged(folder);
   EXPECT_NEAR(all[0].measured.mean, 0.1, 1e-9);
-  EXPECT_EQ(all[0].verdict, FindingsVerdict::kDoesNotHold);
+  EXPECT_EQ(all[0].verdict, FindingsVerdict::kRefuted) << "10 % less in each run, and no chance";
   EXPECT_NEAR(all[2].measured.mean, (0.25 + 1 / 0.9 - 1 + 1 / 0.6 - 1) / 3, 1e-9);
-  EXPECT_EQ(all[2].verdict, FindingsVerdict::kDoesNotHold);
+  EXPECT_EQ(all[2].verdict, FindingsVerdict::kNotSettled);
   EXPECT_EQ(all[2].reason, "the interval begins below 10.0 %");
   EXPECT_EQ(all[4].verdict, FindingsVerdict::kNotMeasurable);
   EXPECT_EQ(all[4].reason, "energy was not measured in both with one seed");
@@ -164,12 +164,13 @@ TEST(FindingsVerdicts, OnQualityAskForBothSides) {
   const TemporaryFolder folder;
   // 9, 10 and 11 without.
   write_compared(folder, {1, 1, 1}, 0.3, {{"perplexity", 9.0}});
-  EXPECT_EQ(judged(folder)[3].verdict, FindingsVerdict::kDoesNotHold);
+  EXPECT_EQ(judged(folder)[3].verdict, FindingsVerdict::kNotSettled);
   EXPECT_EQ(judged(folder)[3].reason, "perplexity: the interval reaches beyond 0.5 % of zero");
   for (int seed = 1; seed <= 3; ++seed) {
     write_run(folder, "pgac:influence", seed, {1}, 0, {{"perplexity", 0.9 * (8 + seed)}});
   }
   EXPECT_EQ(judged(folder)[3].reason, "perplexity: the whole interval is beyond 0.5 % of zero");
+  EXPECT_EQ(judged(folder)[3].verdict, FindingsVerdict::kRefuted);
   EXPECT_NEAR(judged(folder)[3].measured.mean, -0.1, 1e-12);
   // Accuracies come first where there are some.
   for (int seed = 1; seed <= 3; ++seed) {

@@ -2,6 +2,8 @@
 #include "apps/reprise/gradients.h"
 
 #include <gmock/gmock.h>
+#include <reprise/checkpoint.h>
+#include <torch/torch.h>
 
 #include <cmath>
 #include <cstring>
@@ -91,6 +93,28 @@ TEST(GradientDifference, AMissingGradientIsADifference) {
   EXPECT_EQ(difference->differing, 4);
   const GradientBits without = gradient_bits(*model);
   EXPECT_FALSE(first_difference(*model, without)) << "missing in both";
+}
+
+TEST(GradientDifference, IsSeenWhereReentrantRegionsSumAroundASkipConnection) {
+  torch::manual_seed(1);
+  torch::nn::Sequential model(torch::nn::Linear(64, 64), torch::nn::Linear(64, 64));
+  const at::Tensor x = torch::randn({64, 64});
+  const auto step = [&](bool regions, bool reentrant) {
+    model->zero_grad();
+    at::Tensor h = x;
+    for (auto& layer : *model) {
+      h = layer.forward(h);
+      const auto branch = [](const at::Tensor& t) { return torch::sin(t * 1.3) + torch::tanh(t); };
+      h = h * (regions ? checkpoint({.reentrant = reentrant}, branch, h) : branch(h));
+    }
+    h.sum().backward();
+  };
+  step(false, false);
+  const GradientBits expected = gradient_bits(*model);
+  step(true, false);
+  EXPECT_FALSE(first_difference(*model, expected));
+  step(true, true);
+  EXPECT_TRUE(first_difference(*model, expected));
 }
 
 }  // namespace

@@ -66,7 +66,7 @@ TEST_F(Plan, SaysWhereNothingFits) {
   EXPECT_EQ(none.exit_code, 4);
   EXPECT_THAT(none.out, HasSubstr("does not fit"));
   EXPECT_THAT(none.err, HasSubstr("reprise plan: rotor: the budget is 20 B (20 bytes), but the "
-                                  "chain needs at least 60 B"));
+                                  "chain needs at least 70 B"));
   const json row = json::parse(run("--budget 10 --json").out).at("plans").at(0);
   EXPECT_EQ(row.at("fits"), false);
   EXPECT_FALSE(row.contains("schedule"));

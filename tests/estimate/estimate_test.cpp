@@ -100,6 +100,28 @@ TEST(EstimateStep, AllocatesNothingForAModelBeyondAnyMachine) {
   EXPECT_LT(scope.peak_above_start(), KB(10));
 }
 
+// A region stops at the last product, of which backward needs the inputs alone. What the meta
+// device takes for the rest of it decides nothing.
+TEST(EstimateStep, RegionsStopWhereTheyWouldOnADeviceHoweverQuickOperatorsAreWithoutMemory) {
+  nn::Linear layer(nn::LinearOptions(kWidth, kWidth).bias(false));
+  const auto x = at::randn({kBatch, kWidth});
+  const auto recomputed = [&](EarlyStop early_stop) {
+    return estimate_step(*layer,
+                         [&] {
+                           at::Tensor y = x;
+                           for (int i = 0; i < 64; ++i) {
+                             y = checkpoint(
+                                 {.early_stop = early_stop},
+                                 [&](const at::Tensor& t) { return layer->forward(t.sin()); }, y);
+                           }
+                           return y.sum();
+                         })
+        .recomputed_flops;
+  };
+  EXPECT_EQ(recomputed(EarlyStop::kWhenCheaper), recomputed(EarlyStop::kAlways));
+  EXPECT_LT(recomputed(EarlyStop::kAlways), recomputed(EarlyStop::kNever) / 10);
+}
+
 TEST(EstimateStep, FollowsRegions) {
   Model model;
   const auto x = at::randn({kBatch, kWidth});
@@ -244,8 +266,10 @@ TEST(Machine, RefusesOtherTexts) {
   EXPECT_THAT(refusal(wrong), HasSubstr("bytes_per_second"));
   EXPECT_THAT(refusal_of([] { Machine::read("/nowhere/m.json"); }),
               HasSubstr("cannot read the machine /nowhere/m.json"));
-  EXPECT_THAT(refusal_of([] { calibrate(std::chrono::seconds(0)); }),
-              HasSubstr("it must be above zero"));
+  for (const double seconds : {0., std::numeric_limits<double>::infinity()}) {
+    EXPECT_THAT(refusal_of([&] { calibrate(std::chrono::duration<double>(seconds)); }),
+                HasSubstr("it must be above zero, and finite"));
+  }
 }
 
 }  // namespace

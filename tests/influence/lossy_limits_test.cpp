@@ -29,62 +29,37 @@ TEST(LossyTier, StepsWithoutFiniteGradientsTellNothing) {
       pgac.observe(step);
       EXPECT_EQ(pgac.report().gradient_error, 0);
     }
-    for (int step = 8; step < 20; ++step) {
+    bool is_lossy = false;
+    for (int step = 8; step < 24; ++step) {
       const double error = relative_error(step_under(pgac, model, sample), plain);
       pgac.observe(step);
-      EXPECT_LE(error, 2 * 3e-2) << step << ' ' << scale;
+      EXPECT_LE(error, 3e-2) << step << ' ' << scale;
+      is_lossy = is_lossy || error > 0;
     }
-    EXPECT_GT(pgac.report().gradient_error, 0);
+    EXPECT_TRUE(is_lossy);
+    EXPECT_EQ(pgac.report().lossy_off, "");
   }
 }
 
-// Gradients become small beside what noise makes of them.
-TEST(LossyTier, EstimatesFollowATraining) {
-  Sequential model = gelu_layers(4);
-  torch::manual_seed(6);
-  const at::Tensor x = torch::randn({256, 64}), target = torch::randn({256, 64});
-  torch::optim::Adam optimizer(model->parameters(), torch::optim::AdamOptions(2e-3));
-  constexpr double kBound = 2e-2;
-  Pgac pgac(lossy_options(kBound));
-  std::vector<double> errors;
-  for (int step = 0; step < 120; ++step) {
-    const auto gradients = [&](bool is_lossy) {
-      model->zero_grad();
-      const at::Tensor y = is_lossy ? pgac.run(model, x) : model->forward(x);
-      (y - target).square().mean().backward();
-      Tensors all{{}, {}};
-      for (const at::Tensor& each : model->parameters()) all.push_back(each.grad().clone());
-      return all;
-    };
-    const Tensors plain = gradients(false), lossy = gradients(true);
-    pgac.observe(step);
-    if (step >= 20) errors.push_back(relative_error(lossy, plain));
-    optimizer.step();
-  }
-  std::ranges::sort(errors);
-  EXPECT_LE(errors[errors.size() / 2], kBound);
-  EXPECT_LE(errors.back(), 2.5 * kBound);
-  EXPECT_GT(errors.back(), kBound / 100);
-}
-
-TEST(LossyTier, ALayerThatCannotBeProbedDoesNotStopTheOthers) {
+TEST(LossyTier, AFrozenLayerDoesNotStopTheOthers) {
   Sequential model = gelu_layers(4);
   for (at::Tensor& parameter : model[0]->as<GeluBlock>()->parameters()) {
     parameter.requires_grad_(false);
   }
   torch::manual_seed(4);
   const at::Tensor x = torch::randn({512, 64});  // so nothing of the first layer has a gradient
-  PgacOptions options = lossy_options(0.5);
-  options.lossy->probe_every = 2;
-  Pgac pgac(options);
-  int kept = 0;
-  for (int step = 0; step < 60; ++step) {
+  Pgac pgac(lossy_options(0.5));
+  for (int step = 0; step < 16; ++step) {
     pgac.run(model, x).square().mean().backward();
     pgac.observe(step);
     model->zero_grad();
-    kept += step >= 10 && pgac.report().routes[2] == PgacRoute::kKept ? 1 : 0;
   }
-  EXPECT_GT(kept, 3) << "which it is in steps in which it is probed";
+  const PgacReport report = pgac.report();
+  EXPECT_EQ(report.lossy_off, "");
+  EXPECT_GE(report.audits, 8);
+  bool is_lossy = report.audited;
+  for (std::size_t i = 1; i < 4; ++i) is_lossy = is_lossy || report.routes[i] > PgacRoute::kKept;
+  EXPECT_TRUE(is_lossy);
 }
 
 // A frozen step parks nothing, and says nothing of the noise in one that trains.
@@ -95,7 +70,8 @@ TEST(LossyTier, StaysWithinTheBoundAfterStepsThatSaveNothing) {
       step_of(model, sample, [&](const at::Tensor& x) { return model->forward(x); });
   constexpr double kBound = 3e-3;
   Pgac pgac(lossy_options(kBound));
-  for (int step = 0; step < 19; ++step) {
+  bool is_lossy = false;
+  for (int step = 0; step < 27; ++step) {
     if (step % 4 == 3) {
       for (at::Tensor& each : model->parameters()) each.requires_grad_(false);
       pgac.run(model, sample.detach());
@@ -105,14 +81,15 @@ TEST(LossyTier, StaysWithinTheBoundAfterStepsThatSaveNothing) {
     }
     const double error = relative_error(step_under(pgac, model, sample), plain);
     pgac.observe(step);
-    EXPECT_LE(error, 2 * kBound) << step;
+    EXPECT_LE(error, kBound) << step;
+    is_lossy = is_lossy || error > 0;
   }
-  EXPECT_GT(pgac.report().gradient_error, 0);
+  EXPECT_TRUE(is_lossy);
 }
 
-// A probe's backward must end where its layer begins, also on the way to a weight that it shares
+// An audit's backward must end where its layer begins, also on the way to a weight that it shares
 // with a layer before.
-TEST(LossyTier, AProbeOfALayerWithASharedWeightStaysInItsLayer) {
+TEST(LossyTier, AnAuditOfALayerWithASharedWeightStaysInItsLayer) {
   struct SharingImpl : torch::nn::Module {
     explicit SharingImpl(at::Tensor shared) : weight(std::move(shared)) {
       own = register_parameter("own", torch::randn({64, 64}) / 8);
@@ -148,17 +125,20 @@ TEST(LossyTier, WorksInsideARegion) {
   const Tensors plain =
       step_of(model, sample, [&](const at::Tensor& x) { return model->forward(x); });
   Pgac pgac(lossy_options(3e-2));
-  for (int step = 0; step < 12; ++step) {
+  bool is_lossy = false;
+  for (int step = 0; step < 16; ++step) {
     const Tensors found = step_of(model, sample, [&](const at::Tensor& x) {
       return checkpoint([&](const at::Tensor& y) { return pgac.run(model, y); }, x);
     });
     pgac.observe(step);
-    EXPECT_LE(relative_error(found, plain), 4e-2) << step;
+    const double error = relative_error(found, plain);
+    EXPECT_LE(error, 3e-2) << step;
+    is_lossy = is_lossy || error > 0;
   }
-  EXPECT_GT(pgac.report().gradient_error, 0);
+  EXPECT_TRUE(is_lossy);
 }
 
-TEST(LossyTier, AReentrantRegionInsideALayerIsNotProbedAndDoesNoHarm) {
+TEST(LossyTier, AReentrantRegionInsideALayerEndsTheTierAndDoesNoHarm) {
   struct OuterImpl : torch::nn::Module {
     OuterImpl() { inner = register_module("inner", GeluBlock()); }
     at::Tensor forward(const at::Tensor& x) { return checkpoint(reentrant(), inner, x); }
@@ -172,6 +152,7 @@ TEST(LossyTier, AReentrantRegionInsideALayerIsNotProbedAndDoesNoHarm) {
     EXPECT_NO_THROW(step_under(pgac, model, sample));
     pgac.observe(step);
   }
+  EXPECT_TRUE(contains(pgac.report().lossy_off, "layer 2 cannot be audited: its backward cannot"));
 }
 
 TEST(LossyTier, RefusesADamagedState) {
@@ -190,10 +171,18 @@ TEST(LossyTier, RefusesADamagedState) {
     text.replace(at, end - at, "\"" + field + "\": " + value);
     return refusal_of([&] { Pgac(lossy_options(3e-2)).restore(text); });
   };
-  EXPECT_TRUE(contains(damaged("gradient_square", "1e308"), "gradient_square"));
+  EXPECT_TRUE(contains(damaged("sensitivity", "1e308"), "sensitivity"));
   EXPECT_TRUE(contains(damaged("spread", "-0.5"), "it must be from 0, or -1 for unknown"));
   EXPECT_TRUE(contains(damaged("route", "7"), "route"));
-  EXPECT_TRUE(contains(damaged("probe_interval", "0"), "probe_interval"));
+  const auto damaged_list = [&](const std::string& field, const std::string& first) {
+    const auto at = state.find('[', state.find("\"" + field + "\":")) + 1;
+    std::string text = state;
+    text.replace(at, text.find_first_of(",]", at) - at, first);
+    return refusal_of([&] { Pgac(lossy_options(3e-2)).restore(text); });
+  };
+  EXPECT_TRUE(contains(damaged_list("ratios", "-1"), "ratios[0]"));
+  EXPECT_TRUE(contains(damaged_list("weights", "0, 0"), "has 3 entries; it must have 2"));
+  EXPECT_TRUE(contains(damaged("audit_interval", "0"), "audit_interval"));
 }
 
 TEST(LossyTier, IsExactUnderABudgetThatItCannotMeetOtherwise) {
@@ -228,11 +217,11 @@ TEST(LossyTier, PeakStaysBelowTheBudget) {
   Pgac unbounded({.quantile = 0});
   const Bytes plain = peak_of(unbounded);
   bool compresses = false, recomputes = false;
-  for (const double share : {0.8, 0.6, 0.45}) {
+  for (const double share : {0.85, 0.6, 0.5}) {
     PgacOptions options = lossy_options(2e-2);
     options.budget = Bytes(static_cast<std::int64_t>(share * static_cast<double>(plain.count)));
     Pgac pgac(options);
-    for (int step = 0; step < 14; ++step) {
+    for (int step = 0; step < 18; ++step) {
       EXPECT_LE(peak_of(pgac), *options.budget) << share << " in step " << step;
       pgac.observe(step);
       compresses = compresses || pgac.report().compressed_from.count > 0;
@@ -278,8 +267,8 @@ TEST(LossyTier, RefusesWhatItCannotDo) {
                        "lossy.far is 1.500000; it must be from 0 to 1"));
   EXPECT_TRUE(contains(refusal([](PgacOptions& o) { o.lossy->minimum = Bytes(-1); }),
                        "lossy.minimum is -1; it must be at least 0 bytes"));
-  EXPECT_TRUE(contains(refusal([](PgacOptions& o) { o.lossy->probe_every = 0; }),
-                       "lossy.probe_every is 0; it must be at least 1"));
+  EXPECT_TRUE(contains(refusal([](PgacOptions& o) { o.lossy->audit_every = 0; }),
+                       "lossy.audit_every is 0; it must be from 1 to "));
   EXPECT_TRUE(contains(refusal([](PgacOptions& o) { o.lossy->block = 5; }), "multiple of 32"));
   EXPECT_TRUE(contains(refusal([](PgacOptions& o) {
                          o.gamma = GammaSchedule::learned();

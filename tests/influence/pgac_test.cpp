@@ -1,6 +1,7 @@
 // PGAC on real layers: gradients under every mask, the method step by step, budgets, states.
 #include <ATen/autocast_mode.h>
 #include <reprise/checkpoint.h>
+#include <reprise/memory_budget.h>
 #include <reprise/pgac.h>
 #include <reprise/plan.h>
 #include <reprise/profile_chain.h>
@@ -29,6 +30,18 @@ std::vector<bool> mask_of_bits(unsigned bits, std::size_t layers) {
   std::vector<bool> mask;
   for (std::size_t i = 0; i < layers; ++i) mask.push_back((bits >> i & 1) != 0);
   return mask;
+}
+
+// It asks whether layers' results share memory with their inputs, which were dropped.
+TEST(Pgac, RunsInsideAStepThatDropsEverything) {
+  Sequential model = six_layers();
+  const Tensors expected = plain_step_of(model, sample_of());
+  MemoryBudget budget(GiB(64), {.paranoid = true, .smallest = Bytes(1)});
+  Pgac pgac;
+  auto step = budget.step();
+  const Tensors mine = pgac_step_of(pgac, model, sample_of());
+  step.finish();
+  EXPECT_TRUE(same_bits(mine, expected));
 }
 
 TEST(Pgac, GradientsAreThoseOfThePlainStepUnderEveryMask) {

@@ -46,7 +46,7 @@ class CountedHooks {
 
 TEST(ProgramHooks, OnParametersAreCalledOnceABackwardUnderAnyOptions) {
   PgacOptions in_turn = lossy_options(0.5);
-  in_turn.lossy->probe_every = 1;
+  in_turn.lossy->audit_every = 1;
   PgacOptions bounded = in_turn;
   bounded.budget = MB(4);
   for (const PgacOptions& options :
@@ -80,7 +80,7 @@ TEST(ProgramHooks, ProbedLayersGiveGradientsToWhoeverAsks) {
   };
   const Tensors plain = asked_of(model->forward(sample));
   PgacOptions options = lossy_options(1e-6);  // all layers stay as they are
-  options.lossy->probe_every = 1;
+  options.lossy->audit_every = 1;
   Pgac pgac(options);
   for (int step = 0; step < 6; ++step) {
     EXPECT_TRUE(same_bits(asked_of(pgac.run(model, sample)), plain)) << step;
@@ -123,7 +123,7 @@ TEST(ProgramHooks, InsideALayerSeeTheStepsGradientOnce) {
     return x;
   });
   PgacOptions options = lossy_options(1e-6);
-  options.lossy->probe_every = 1;
+  options.lossy->audit_every = 1;
   Pgac pgac(options);
   for (int step = 0; step < 6; ++step) {
     EXPECT_TRUE(same_bits(retained_under([&] { return pgac.run(layers, sample); }), plain)) << step;

@@ -9,6 +9,8 @@
 #include <thread>
 #include <vector>
 
+#include "tests/region/ambient_settings.h"
+
 namespace reprise::libtorch {
 namespace {
 
@@ -188,32 +190,42 @@ TEST_F(AmbientStateTest, AnExceptionInsideLeavesEverythingAsBefore) {
       std::runtime_error);
 }
 
-TEST_F(AmbientStateTest, DeterministicFlagsAreReplayed) {
-  auto& context = at::globalContext();
-  bool fill = context.deterministicFillUninitializedMemory();
-  context.setDeterministicAlgorithms(true, /*warn_only=*/true);
-  context.setDeterministicFillUninitializedMemory(!fill);
-  AmbientState state = AmbientState::take();
-  context.setDeterministicAlgorithms(false, false);
-  context.setDeterministicFillUninitializedMemory(fill);
-  {
-    AmbientScope scope(state);
-    EXPECT_TRUE(context.deterministicAlgorithms());
-    EXPECT_TRUE(context.deterministicAlgorithmsWarnOnly());
-    EXPECT_EQ(context.deterministicFillUninitializedMemory(), !fill);
+class AmbientSettings : public AmbientStateTest,
+                        public ::testing::WithParamInterface<testing::AmbientSetting> {};
+INSTANTIATE_TEST_SUITE_P(Settings, AmbientSettings,
+                         ::testing::ValuesIn(testing::ambient_settings()),
+                         [](const auto& info) { return info.param.name; });
+
+TEST_P(AmbientSettings, AreReplayedAndPutBack) {
+  const std::vector<double> plain = testing::read_ambient_settings();
+  GetParam().set(true);
+  const std::vector<double> other = testing::read_ambient_settings();
+  const AmbientState of_region = AmbientState::take(), of_call = AmbientState::take_for_call();
+  GetParam().set(false);
+  EXPECT_FALSE(of_region.is_current());
+  for (const AmbientState& state : {of_region, of_call}) {
+    {
+      const AmbientScope scope(state);
+      EXPECT_EQ(testing::read_ambient_settings(), other);
+    }
+    EXPECT_EQ(testing::read_ambient_settings(), plain);
   }
-  EXPECT_FALSE(context.deterministicAlgorithms());
 }
 
-TEST_F(AmbientStateTest, TheDefaultDtypeIsReplayed) {
-  torch::set_default_dtype(caffe2::TypeMeta::Make<double>());
-  AmbientState state = AmbientState::take();
-  torch::set_default_dtype(caffe2::TypeMeta::Make<float>());
-  {
-    AmbientScope scope(state);
-    EXPECT_EQ(torch::ones({1}).scalar_type(), at::kDouble);
+TEST_P(AmbientSettings, AreLeftAloneByAScopeOfAnother) {
+  for (const testing::AmbientSetting& another : testing::ambient_settings()) {
+    if (another.name == GetParam().name) continue;
+    another.set(true);
+    const AmbientState state = AmbientState::take();
+    another.set(false);
+    const double plain = GetParam().get();
+    {
+      const AmbientScope scope(state);
+      GetParam().set(true);
+    }
+    EXPECT_NE(GetParam().get(), plain) << another.name;
+    GetParam().set(false);
   }
-  EXPECT_EQ(torch::ones({1}).scalar_type(), at::kFloat);
 }
 
 TEST_F(AmbientStateTest, WhatTheScopeDidNotChangeIsNotPutBack) {

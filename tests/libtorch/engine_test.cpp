@@ -2,6 +2,7 @@
 // engine meanwhile, and that it forwards everything but the question for hooks.
 #include "libtorch/engine.h"
 
+#include <reprise/memory.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/saved_variable.h>
 #include <torch/csrc/autograd/saved_variable_hooks.h>
@@ -178,6 +179,50 @@ TEST(BackwardCalls, DropTheirCallbacksOnAnError) {
   EXPECT_FALSE(called);
   backward_with([] {});
   EXPECT_FALSE(called);
+}
+
+// Backward of both branches: the second one's hook throws when the first one's gradient waits.
+void fail_with_a_gradient_waiting() {
+  const at::Tensor x = leaf({64, 1024});
+  const at::Tensor first = x.sin(), second = x.cos();
+  second.register_hook([](const at::Tensor&) { throw std::out_of_range("hook"); });
+  const at::Tensor y = (first.exp() + second.exp()).sum();
+  EXPECT_EQ(error_of<std::out_of_range>([&] { y.backward(); }), "hook");
+}
+
+TEST(BackwardCalls, LeaveNoGradientsBehindWhereTheyFail) {
+  ensure_engine_front();
+  fail_with_a_gradient_waiting();
+  const Bytes before = live_bytes();
+  for (int i = 0; i < 3; ++i) fail_with_a_gradient_waiting();
+  EXPECT_EQ(live_bytes(), before);
+}
+
+TEST(BackwardCalls, LeaveNothingBehindInsideOfAnotherCallThatGoesOn) {
+  ensure_engine_front();
+  const Bytes before = live_bytes();
+  int called = 0;
+  backward_with([&] {
+    const torch::AutoGradMode grad_mode(true);
+    fail_with_a_gradient_waiting();
+    ++called;
+  });
+  EXPECT_EQ(called, 1);
+  EXPECT_EQ(live_bytes(), before);
+}
+
+TEST(BackwardCalls, ThatFailedBeforeTheFrontWasThereLeaveNothingOnceItIs) {
+  std::thread([] {
+    torch::autograd::set_default_engine_stub(&Engine::get_base_engine);
+    const Bytes before = live_bytes();
+    fail_with_a_gradient_waiting();
+    EXPECT_GT(live_bytes(), before) << "LibTorch frees it by itself: the front need not";
+    ensure_engine_front();
+    const at::AutoGradMode no_grad(false);
+    free_leftovers_of_backward();
+    EXPECT_EQ(live_bytes(), before);
+    EXPECT_FALSE(at::GradMode::is_enabled());
+  }).join();
 }
 
 TEST(BackwardCalls, RefuseCallbacksOutsideOfThem) {

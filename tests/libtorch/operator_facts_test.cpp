@@ -52,6 +52,17 @@ TEST(OperatorFacts, OperatorsThatOnlyComputeDoNothingElse) {
   }
 }
 
+TEST(OperatorFacts, WhatMayCopyIsNoMereView) {
+  for (const char* name : {"aten::reshape", "aten::contiguous", "aten::flatten"}) {
+    EXPECT_FALSE(facts(name, name == std::string("aten::flatten") ? "using_ints" : "").only_views)
+        << name;
+  }
+  EXPECT_FALSE(facts("aten::to", "dtype").only_views);
+  EXPECT_TRUE(facts("aten::view").only_views);
+  EXPECT_TRUE(facts("aten::slice", "Tensor").only_views);
+  EXPECT_TRUE(facts("aten::detach").only_views);
+}
+
 TEST(OperatorFacts, WritesAreReadFromTheSchema) {
   EXPECT_EQ(written("aten::relu_"), Names{"self"});
   EXPECT_EQ(written("aten::mm", "out"), Names{"out"});

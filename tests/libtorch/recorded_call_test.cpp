@@ -8,6 +8,9 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <vector>
+
+#include "tests/region/ambient_settings.h"
 
 namespace reprise::libtorch {
 namespace {
@@ -78,6 +81,40 @@ TEST_F(CallFormsTest, WhateverElseDiffersIsAnotherForm) {
                        const torch::NoGradGuard without;
                        x.exp();
                      }));
+}
+
+TEST_F(CallFormsTest, ArgumentsThatAreOneTensorAreAnotherForm) {
+  const at::Tensor z = torch::rand({4, 6});
+  EXPECT_FALSE(share([&] { x.add(x); }, [&] { x.add(y); }));
+  EXPECT_TRUE(share([&] { x.add(x); }, [&] { y.add(y); }));
+  EXPECT_FALSE(share([&] { torch::cat({x, y, x}); }, [&] { torch::cat({x, y, y}); }));
+  EXPECT_FALSE(share([&] { torch::cat({x, y, x}); }, [&] { torch::cat({x, y, z}); }));
+  EXPECT_TRUE(share([&] { torch::cat({x, y, x}); }, [&] { torch::cat({z, y, z}); }));
+  std::vector<at::Tensor> many, other;
+  for (int i = 0; i < 40; ++i) many.push_back(torch::rand({4, 6}));
+  other = many;
+  EXPECT_TRUE(share([&] { torch::cat(many); }, [&] { torch::cat(other); }));
+  other[39] = other[20];
+  EXPECT_FALSE(share([&] { torch::cat(many); }, [&] { torch::cat(other); }));
+  other[39] = other[3];
+  EXPECT_FALSE(share([&] { torch::cat(many); }, [&] { torch::cat(other); }));
+}
+
+class CallFormsUnder : public CallFormsTest,
+                       public ::testing::WithParamInterface<testing::AmbientSetting> {};
+INSTANTIATE_TEST_SUITE_P(Settings, CallFormsUnder, ::testing::ValuesIn(testing::ambient_settings()),
+                         [](const auto& info) { return info.param.name; });
+
+TEST_P(CallFormsUnder, AnotherSettingIsAnotherForm) {
+  CallForms forms;
+  const auto form = [&] { return form_of(forms, [&] { at::exp(x); }); };
+  CallForm* const plain = form();
+  GetParam().set(true);
+  CallForm* const other = form();
+  EXPECT_EQ(form(), other);
+  GetParam().set(false);
+  EXPECT_NE(other, plain);
+  EXPECT_EQ(form(), plain);
 }
 
 TEST_F(CallFormsTest, NotANumberIsTheSameNotANumber) {

@@ -45,8 +45,9 @@ class InstalledPackage(ProjectTest):
         torch = self.made_up_torch("2.12.1")
         code, text = self.configure(self.example, f"-DCMAKE_PREFIX_PATH={self.prefix}", f"-DREPRISE_TORCH_DIR={torch}")
         self.assertNotEqual(code, 0, text)
-        self.assertIn(f"but LibTorch 2.12.1 was found in {torch}", text)
-        self.assertIn("pass -DREPRISE_TORCH_DIR=<folder of LibTorch 2.", text)
+        self.assertIn("2.12.1", text)
+        self.assertIn(str(torch), text)
+        self.assertIn("-DREPRISE_TORCH_DIR=<folder", text)
 
     def test_another_minor_version_of_reprise_is_not_taken(self):
         lists = self.example / "CMakeLists.txt"

@@ -35,10 +35,11 @@ TEST(Schedule, CountsEachKindOfBytesOnce) {
   chain.stages[1].parameter_gradients = Bytes(50);
   EXPECT_EQ(check(chain, kept).peak, Bytes(330));
   chain.stages[0].backward_temporaries = Bytes(1000);
-  EXPECT_EQ(check(chain, kept).peak, Bytes(30 + 10 + 50 + 1000));
+  // What the first stage keeps, its output's gradient, and the chain's output.
+  EXPECT_EQ(check(chain, kept).peak, Bytes(30 + 10 + 10 + 50 + 1000));
   chain.input_gradient = Bytes(1);
-  EXPECT_EQ(check(chain, kept).peak, Bytes(30 + 10 + 50 + 1000 + 1));
-  EXPECT_EQ(check(chain, planners::every_stage(chain)).peak, Bytes(1091));
+  EXPECT_EQ(check(chain, kept).peak, Bytes(30 + 10 + 10 + 50 + 1000 + 1));
+  EXPECT_EQ(check(chain, planners::every_stage(chain)).peak, Bytes(1101));
   chain.stages[0].forward_temporaries = Bytes(2000);
   EXPECT_EQ(check(chain, planners::every_stage(chain)).peak, Bytes(2010));
 }
@@ -67,6 +68,19 @@ TEST(Schedule, AnOutputThatNoBackwardNeedsGoesWhenTheNextStageRan) {
   EXPECT_EQ(check(chain, planners::keep_all(chain)).peak, Bytes(3 * 20 + 10 + 20));
   // What the second is run again from waits for that, though no backward needs it.
   EXPECT_EQ(check(chain, planners::every_stage(chain)).peak, Bytes(10 + 20 + 10 + 20));
+}
+
+TEST(Schedule, TheChainsOutputIsTheCallersUntilTheEnd) {
+  for (const bool saves_output : {true, false}) {
+    Chain chain = uniform_chain(2);
+    chain.stages[1].output = Bytes(1000);
+    chain.stages[1].saved = Bytes(saves_output ? 1000 : 0);
+    chain.stages[1].saves_output = saves_output;
+    // What the first stage keeps, both gradients of its backward, and the output.
+    chain.stages[0].backward_temporaries = Bytes(500);
+    EXPECT_EQ(check(chain, planners::keep_all(chain)).peak, Bytes(30 + 10 + 500 + 1000))
+        << saves_output;
+  }
 }
 
 TEST(Schedule, TransfersAreWaitedFor) {
@@ -184,7 +198,7 @@ TEST(Schedule, IsPrintedAStageALine) {
   EXPECT_EQ(picture(chain, planners::every_stage(chain)),
             "first c---- KB\n"
             "1      c- KB\n"
-            "2       KB\n");
+            "2       KB----\n");
 }
 
 TEST(Schedule, TooLargeForAPictureIsRefused) {

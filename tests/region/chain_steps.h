@@ -45,8 +45,9 @@ Outcome chain_step(torch::nn::Sequential model, F&& run) {
   Outcome outcome;
   {
     const PeakScope peak;
-    // Backward begins with a gradient of the output's size.
-    at::Tensor loss = (run(x) * 2).sum();
+    // Backward begins with a gradient of the output's size, and the caller holds the output.
+    const at::Tensor y = run(x);
+    at::Tensor loss = (y * 2).sum();
     loss.backward();
     outcome.peak = peak.peak_above_start();
     outcome.tensors.push_back(loss.detach());

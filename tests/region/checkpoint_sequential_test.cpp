@@ -178,5 +178,92 @@ static_assert(Accepted<Sequential, int, at::Tensor>);
 static_assert(!Accepted<Sequential, int>);
 static_assert(!Accepted<Sequential, int, at::Tensor, at::Tensor>);
 
+TEST(CheckpointSequential, LayersMayTakeAndReturnSeveralTensors) {
+  using Pair = std::tuple<at::Tensor, at::Tensor>;
+  using List = std::vector<at::Tensor>;
+  const at::Tensor x = leaf({4, 4}), z = leaf({4, 4});
+  int runs = 0;
+  std::vector<std::function<Pair(const Pair&)>> pairs;
+  std::vector<std::function<List(const List&)>> lists;
+  for (int i = 0; i < 6; ++i) {
+    pairs.emplace_back([&runs](const Pair& t) {
+      ++runs;
+      return Pair(std::get<0>(t).sin() * std::get<1>(t), std::get<1>(t).cos());
+    });
+    lists.emplace_back([&runs](const List& t) {
+      ++runs;
+      // One more each time.
+      List result{t.front().sin() * t.back()};
+      result.insert(result.end(), t.begin(), t.end());
+      return result;
+    });
+  }
+  const auto sum_of = [](auto values) {
+    at::Tensor sum = at::zeros({});
+    visit_tensors(values, [&](const at::Tensor& tensor) { sum = sum + tensor.sum(); });
+    return sum;
+  };
+  const auto compare = [&](const auto& functions, const auto& input) {
+    const auto plain = gradients_of(
+        [&] {
+          auto values = input;
+          for (const auto& function : functions) values = function(values);
+          return sum_of(values);
+        },
+        {x, z});
+    for (const bool reentrant : {false, true}) {
+      runs = 0;
+      const auto found = gradients_of(
+          [&] {
+            return sum_of(checkpoint_sequential(functions, 3, input, {.reentrant = reentrant}));
+          },
+          {x, z});
+      EXPECT_EQ(runs, 6 + 4) << "all segments but the last run again";
+      if (!reentrant) {
+        EXPECT_TRUE(same_bits(found, plain));
+      }
+    }
+    EXPECT_THROW(checkpoint_sequential(functions, 7, input), UsageError);
+    {
+      const at::NoGradGuard evaluation;
+      runs = 0;
+      checkpoint_sequential(functions, 3, input);
+      EXPECT_EQ(runs, 6);
+    }
+  };
+  compare(pairs, Pair(x, z));
+  compare(lists, List{x, z});
+}
+
+struct SwapImpl : torch::nn::Module {
+  using Pair = std::tuple<at::Tensor, at::Tensor>;
+  Pair forward(Pair t) {
+    checkpointing.push_back(is_checkpointing());
+    return {std::get<1>(t).sin(), std::get<0>(t) * std::get<1>(t)};
+  }
+  std::vector<bool> checkpointing;
+};
+TORCH_MODULE(Swap);
+
+TEST(CheckpointSequential, ModulesMayTakeAndReturnSeveralTensorsAndMakeNoRegionsInEvaluation) {
+  const at::Tensor x = leaf({4, 4}), z = leaf({4, 4});
+  Swap a, b, c;
+  const auto plain = gradients_of(
+      [&] {
+        return std::get<1>(c.ptr()->forward(b.ptr()->forward(a.ptr()->forward({x, z}))));
+      },
+      {x, z});
+  const auto in_regions = [&](const auto& model) {
+    return gradients_of(
+        [&] { return std::get<1>(checkpoint_sequential(model, 3, SwapImpl::Pair(x, z))); }, {x, z});
+  };
+  EXPECT_TRUE(same_bits(in_regions(torch::nn::Sequential(a, b, c)), plain));
+  EXPECT_TRUE(same_bits(in_regions(std::vector<Swap>{a, b, c}), plain));
+  a->checkpointing.clear();
+  const at::NoGradGuard evaluation;
+  checkpoint_sequential(std::vector<Swap>{a, b, c}, 3, SwapImpl::Pair(x, z));
+  EXPECT_EQ(a->checkpointing, std::vector<bool>{false});
+}
+
 }  // namespace
 }  // namespace reprise

@@ -84,7 +84,8 @@ TEST(ProfileChain, TakesGradientsInTheLayoutOfAStep) {
     Bytes peak;
     {
       const PeakScope scope;
-      const at::Tensor loss = (checkpoint_sequential(model, schedule, x) * 2).sum();
+      const at::Tensor y = checkpoint_sequential(model, schedule, x);
+      const at::Tensor loss = (y * 2).sum();
       loss.backward();
       peak = scope.peak_above_start();
     }

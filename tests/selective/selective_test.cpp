@@ -253,6 +253,49 @@ TEST(Selective, GroupsAndDebugWorkWithAPolicy) {
   EXPECT_EQ(counts["mm"], 4 + 4);
 }
 
+OperatorPolicy prefer(std::string op) {
+  return [op = std::move(op)](const SelectiveCheckpointContext& call) {
+    return call.is(op) ? CheckpointPolicy::kPreferSave : kRecompute;
+  };
+}
+
+TEST(Selective, AListMustBeKeptAsItWasReturned) {
+  const at::Tensor x = leaf({4, 4});
+  const auto f = [](const at::Tensor& t) {
+    const at::Tensor kept = t.sin();
+    const at::Tensor read = kept.sum();
+    return kept.mul_(2).exp() * read;
+  };
+  const std::string error =
+      error_of<DeterminismError>([&] { checkpoint(with_policy({"sin"}), f, x).sum().backward(); });
+  EXPECT_TRUE(contains(error, "the kept result of aten::sin has been mutated"));
+  EXPECT_TRUE(contains(error_of<UsageError>([&] { checkpoint(with_policy({"mul_"}), f, x).sum(); }),
+                       "which changes its arguments in place"));
+}
+
+TEST(Selective, TheContextsOfOneRegionAreThoseThatSelectiveMakes) {
+  const at::Tensor x = leaf({16, 16}), w = leaf({16, 16});
+  const auto f = [&](const at::Tensor& t) { return t.mm(w).sin().cos(); };
+  const auto plain = gradients_of([&] { return f(x); }, {x, w});
+  for (const auto& policy : {OperatorPolicy{"mm"}, mm_by_function()}) {
+    CheckpointOptions options;
+    int made = 0;
+    options.context = [&] {
+      ++made;
+      return create_selective_checkpoint_contexts(policy);
+    };
+    OperatorCounts counts;
+    EXPECT_TRUE(same_bits(gradients_of([&] { return checkpoint(options, f, x); }, {x, w}), plain));
+    EXPECT_EQ(made, 1);
+    // Two products belong to backward.
+    EXPECT_EQ(counts["mm"], 3);
+    // As one sine does.
+    EXPECT_EQ(counts["sin"], 3);
+  }
+  const RegionContexts contexts = create_selective_checkpoint_contexts(OperatorPolicy{"mm"});
+  EXPECT_TRUE(contexts.forward && contexts.recompute && contexts.on_save && contexts.recomputed);
+}
+
 TEST(Selective, WhatMayBeRecomputedIsRatherThanUsedAfterAChangeInPlace) {
   const at::Tensor x = leaf({4, 4});
   const auto f = [](const at::Tensor& t) {
@@ -262,15 +305,16 @@ TEST(Selective, WhatMayBeRecomputedIsRatherThanUsedAfterAChangeInPlace) {
   };
   const auto plain = gradients_of([&] { return f(x); }, {x});
   OperatorCounts counts;
-  EXPECT_TRUE(
-      same_bits(gradients_of([&] { return checkpoint(with_policy({"sin"}), f, x); }, {x}), plain));
+  EXPECT_TRUE(same_bits(
+      gradients_of([&] { return checkpoint(with_policy(prefer("sin")), f, x); }, {x}), plain));
   EXPECT_EQ(counts["sin"], 2);
   // The result itself, changed by the caller.
   const auto change = [](const at::Tensor& y) { return at::mul(y.mul_(2), 3); };
   const auto g = [](const at::Tensor& t) { return t.cos().neg(); };
   const auto expected = gradients_of([&] { return change(g(x)); }, {x});
   EXPECT_TRUE(same_bits(
-      gradients_of([&] { return change(checkpoint(with_policy({"neg"}), g, x)); }, {x}), expected));
+      gradients_of([&] { return change(checkpoint(with_policy(prefer("neg")), g, x)); }, {x}),
+      expected));
 }
 
 }  // namespace

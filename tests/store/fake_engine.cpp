@@ -2,7 +2,10 @@
 
 #include <torch/torch.h>
 
+#include <memory>
 #include <stdexcept>
+
+#include "libtorch/managed_memory.h"
 
 namespace reprise::testing {
 namespace {
@@ -100,20 +103,23 @@ void FakeEngine::copy(const at::Tensor& to, const at::Tensor& from, c10::Stream 
   const std::lock_guard lock(device_->mutex);
   device_->note("copy", stream.id());
   const bool own_pool = stream.id() == kToDevice;
-  device_->give(stream.id(),
-                [device = device_.get(), own_pool, weak_to = to.storage().getWeakStorageImpl(),
-                 weak_from = from.storage().getWeakStorageImpl(), target = to.data_ptr(),
-                 source = from.const_data_ptr(), bytes = to.nbytes()] {
-                  const auto held_to = weak_to.lock(), held_from = weak_from.lock();
-                  // Memory of the stream's own pool may be freed while a copy into it waits: it is
-                  // used again in the order of this stream only.
-                  if (held_to == nullptr && own_pool) return;
-                  if (held_to == nullptr || held_from == nullptr) {
-                    ++device->violations;
-                    return;
-                  }
-                  std::memcpy(target, source, bytes);
-                });
+  // As memory that a stream was named for: it is not used again before the stream has read it.
+  const auto held = std::make_shared<libtorch::HeldMemory>(from);
+  device_->give(
+      stream.id(),
+      [device = device_.get(), own_pool, held, weak_to = to.storage().getWeakStorageImpl(),
+       weak_from = from.storage().getWeakStorageImpl(), target = to.data_ptr(),
+       source = from.const_data_ptr(), bytes = to.nbytes()] {
+        const auto held_to = weak_to.lock(), held_from = weak_from.lock();
+        // Memory of the stream's own pool may be freed while a copy into it waits: it is
+        // used again in the order of this stream only.
+        if (held_to == nullptr && own_pool) return;
+        if (held_to == nullptr || held_from == nullptr) {
+          ++device->violations;
+          return;
+        }
+        std::memcpy(target, source, bytes);
+      });
 }
 
 void FakeEngine::lend(const at::Tensor&, c10::Stream stream) {

@@ -4,8 +4,10 @@
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
+#include <cmath>
 #include <optional>
 
+#include "libtorch/thread_state.h"
 #include "tape/value.h"
 #include "tests/tape/testing.h"
 
@@ -76,6 +78,48 @@ TEST(Budget, WithoutPressureThePeakIsThePlainOne) {
   EXPECT_EQ(budget.report().dropped, 0);
 }
 
+// A gradient waits in the thread's queue when another one's hook throws.
+Tensor two_branches(const Tensor& x, bool fails) {
+  const Tensor first = x.sin(), second = x.cos();
+  if (fails) second.register_hook([](const Tensor&) { throw std::out_of_range("hook"); });
+  return first.exp() + second.exp();
+}
+
+TEST(Budget, AStepThatFailedInBackwardTakesNothingFromTheNextOne) {
+  const Tensor x = leaf({64, 1024});
+  const auto f = [&] { return two_branches(x, /*fails=*/false); };
+  const Tensors plain = testing::plain_gradients(f, {x});
+  const Bytes before = live_bytes();
+  const Bytes limit = testing::limit_at(0.85, [&] { testing::plain_gradients(f, {x}); });
+  MemoryBudget budget(limit);
+  const auto fails = [&] {
+    testing::gradients_under(budget, [&] { return two_branches(x, true); }, {x});
+  };
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(testing::error_of<std::out_of_range>(fails), "hook");
+    x.mutable_grad() = Tensor();
+    EXPECT_EQ(live_bytes(), before);
+    EXPECT_TRUE(testing::same_bits(testing::gradients_under(budget, f, {x}), plain));
+  }
+}
+
+TEST(Budget, WorkGoesOnInAStepWhoseBackwardFailed) {
+  const Tensor x = leaf({64, 1024});
+  const auto f = [&] { return two_branches(x, /*fails=*/false); };
+  const Tensors plain = testing::plain_gradients(f, {x});
+  MemoryBudget budget(testing::limit_at(0.85, [&] { testing::plain_gradients(f, {x}); }));
+  testing::take_gradients({x});
+  auto step = budget.step();
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(testing::error_of<std::out_of_range>([&] { two_branches(x, true).sum().backward(); }),
+              "hook");
+    testing::take_gradients({x});
+  }
+  f().sum().backward();
+  step.finish();
+  EXPECT_TRUE(testing::same_bits(testing::take_gradients({x}), plain));
+}
+
 TEST(Budget, TooSmallIsAnErrorThatNamesTheOperatorAndTheNextStepWorks) {
   Network network;
   const auto f = [&] { return network(); };
@@ -129,12 +173,15 @@ TEST(Budget, WhatTheErrorAsksForSuffices) {
 }
 
 TEST(Budget, WithoutAnOperatorTheErrorSpeaksOfNone) {
+  const Tensor x = torch::ones({64, 64});
   MemoryBudget budget(live_bytes() + KiB(20));
   auto step = budget.step();
+  const Tensor y = x.neg();
+  const Pin pin(y);
   const std::string text = testing::error_of<BudgetError>(
       [] { c10::GetAllocator(c10::kCPU)->allocate(std::size_t{1} << 20); });
   EXPECT_THAT(text, ::testing::HasSubstr(": an allocation outside of operators asks for 1.0 MB"));
-  EXPECT_THAT(text, ::testing::HasSubstr(" in use or pinned, "));
+  EXPECT_THAT(text, ::testing::HasSubstr(" in use or pinned. With"));
   EXPECT_THAT(text, ::testing::HasSubstr("this allocation would have fitted, and later ones may"));
   EXPECT_THAT(text, ::testing::Not(::testing::HasSubstr("this operator")));
 }
@@ -154,6 +201,69 @@ TEST(Budget, BadOptionsAreRefused) {
   EXPECT_THAT(
       testing::error_of<UsageError>([] { MemoryBudget budget(GiB(1), {.heuristic = "best"}); }),
       ::testing::HasSubstr("h_eq"));
+  const auto refusal_of = [](const BudgetOptions& options) {
+    return testing::error_of<UsageError>([&] { MemoryBudget budget(GiB(1), options); });
+  };
+  EXPECT_THAT(refusal_of({.smallest = Bytes(-1)}),
+              ::testing::HasSubstr("BudgetOptions::smallest is -1 bytes; it must be at least 0"));
+  for (const double limit : {-1.0, std::nan("")}) {
+    EXPECT_THAT(
+        refusal_of({.replay_limit = std::chrono::duration<double>(limit)}),
+        ::testing::ContainsRegex("BudgetOptions::replay_limit is -?(1.0+|nan) s; it must be at "
+                                 "least 0"));
+  }
+}
+
+TEST(Budget, APlanIsWaitedForANumberOfSeconds) {
+  const MemoryBudget budget(GiB(1));
+  EXPECT_THAT(testing::error_of<UsageError>(
+                  [&] { budget.wait_for_plan(std::chrono::duration<double>(std::nan(""))); }),
+              ::testing::HasSubstr("the time is nan s; it must be a number"));
+  EXPECT_TRUE(budget.wait_for_plan(std::chrono::seconds(0)));
+}
+
+TEST(Budget, AStepThatWasMovedFromCannotBeFinished) {
+  MemoryBudget budget(GiB(1));
+  auto step = budget.step();
+  auto moved = std::move(step);
+  EXPECT_THAT(testing::error_of<UsageError>([&] { step.finish(); }),
+              ::testing::HasSubstr("finish() of a step that was moved from"));
+  moved.finish();
+}
+
+// A step's scope, which sees its operators only while it is in force.
+std::int64_t operators_seen_by(MemoryBudget& budget) {
+  const std::int64_t before = budget.report().operators;
+  leaf().sin();
+  return budget.report().operators - before;
+}
+
+TEST(Budget, AStepCannotBeFinishedBeforeTheOneInsideOfIt) {
+  MemoryBudget one(GiB(1)), other(GiB(1));
+  auto outer = one.step();
+  auto inner = other.step();
+  EXPECT_THAT(testing::error_of<UsageError>([&] { outer.finish(); }),
+              ::testing::HasSubstr("end the inner step first"));
+  EXPECT_GT(operators_seen_by(one), 0) << "nothing has changed";
+  EXPECT_GT(operators_seen_by(other), 0);
+  inner.finish();
+  EXPECT_GT(operators_seen_by(one), 0);
+  outer.finish();
+}
+
+TEST(Budget, StepsThatEndInTheWrongOrderLeaveNothingBehind) {
+  MemoryBudget one(GiB(1)), other(GiB(1)), third(GiB(1));
+  std::optional<MemoryBudget::Step> outer(one.step()), middle(other.step()), inner(third.step());
+  outer.reset();
+  EXPECT_GT(operators_seen_by(third), 0);
+  middle.reset();
+  EXPECT_GT(operators_seen_by(third), 0);
+  inner->finish();
+  EXPECT_EQ(libtorch::current_state(), nullptr);
+  auto again = one.step();
+  EXPECT_GT(operators_seen_by(one), 0);
+  again.finish();
+  EXPECT_EQ(libtorch::current_state(), nullptr);
 }
 
 TEST(Budget, ADeepChainIsReplayedWithoutRecursion) {

@@ -49,7 +49,18 @@ Tensor& held() {
 }
 Tensor hold(const Tensor& tensor) { return held() = tensor.exp(); }
 
+// Calls operators, and reads and writes their results through pointers.
+Tensor square_by_pointer(const Tensor& tensor) {
+  const Tensor from = tensor.contiguous().mul(2);
+  Tensor to = at::empty_like(from);
+  const float* const values = from.const_data_ptr<float>();
+  float* const squares = to.mutable_data_ptr<float>();
+  for (std::int64_t i = 0; i < from.numel(); ++i) squares[i] = values[i] * values[i];
+  return to.add_(1);
+}
+
 TORCH_LIBRARY(reprise_tape_test, library) {
+  library.def("square_by_pointer(Tensor tensor) -> Tensor");
   library.def("sum_of_defined(Tensor[] list) -> Tensor");
   library.def("sum_of_lists(Tensor[][] lists) -> Tensor");
   library.def("sum_of_dictionary(Dict(str, Tensor) tensors) -> Tensor");
@@ -58,6 +69,7 @@ TORCH_LIBRARY(reprise_tape_test, library) {
 }
 
 TORCH_LIBRARY_IMPL(reprise_tape_test, CPU, library) {
+  library.impl("square_by_pointer", square_by_pointer);
   library.impl("sum_of_defined", sum_of_defined);
   library.impl("same", same);
   library.impl("hold", hold);
@@ -71,6 +83,28 @@ Tensor call(const char* name, c10::IValue argument) {
   torch::jit::Stack stack{std::move(argument)};
   c10::Dispatcher::singleton().findSchemaOrThrow(name, "").callBoxed(stack);
   return stack[0].toTensor();
+}
+
+TEST(CustomOperators, ThatComputeThroughPointersAreRunAgainAsAnyOther) {
+  const at::NoGradGuard no_grad;
+  const auto f = [] {
+    Tensors all{at::linspace(0, 1, 64 * 1024)};
+    for (int i = 0; i < 8; ++i) {
+      all.push_back(call("reprise_tape_test::square_by_pointer", all.back()).sin());
+    }
+    return all;
+  };
+  EXPECT_TRUE(does_the_same_when_all_is_dropped(f));
+  const Tensors plain = f();
+  const Bytes limit = testing::limit_at(0.5, f);
+  MemoryBudget budget(limit, {.learn = false});
+  auto step = budget.step();
+  const Tensors mine = f();
+  for (std::size_t i = 0; i < plain.size(); ++i) {
+    EXPECT_EQ(mine[i].sum().item<float>(), plain[i].sum().item<float>());
+  }
+  EXPECT_GT(budget.report().replayed, 0);
+  EXPECT_LE(budget.report().peak, limit);
 }
 
 TEST(CustomOperators, UndefinedTensorsInLists) {

@@ -9,7 +9,7 @@ try:
     from torch.testing._internal.common_methods_invocations import SampleInput
     from torch.testing._internal.common_modules import module_db
 
-    from operator_sweep import Case, Tally, evenly, sweep
+    from operator_sweep import IS_LONG, Case, Tally, evenly, sweep
 except ImportError as error:
     module_db, MISSING = [], f"the module sweep needs PyTorch with its test database: {error}"
 else:
@@ -46,7 +46,7 @@ class ModuleSweep(unittest.TestCase):
         tally = Tally()
         for info in module_db:
             with self.subTest(module=info.name):
-                self.assertEqual(sweep(info.name, cases_of(info, most=5), tally), [])
+                self.assertEqual(sweep(info.name, cases_of(info, most=100 if IS_LONG else 5), tally), [])
         print(tally)
         self.assertLessEqual(set(tally.kept), {"nn.CircularPad1d", "nn.CircularPad2d", "nn.CircularPad3d"})
         self.assertGreaterEqual(tally.operators, 100)

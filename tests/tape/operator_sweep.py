@@ -1,5 +1,6 @@
 """What operator_sweep_test.py runs: one operator of PyTorch's database with one sample of arguments, plain and in a
-managed step in which every value is dropped after each operator, compared bit by bit."""
+managed step in which every value is dropped after each operator, compared bit by bit. Every argument is made by an
+operator of the step. Freed memory shows best where it is filled: ctest sets GLIBC_TUNABLES=glibc.malloc.perturb=165."""
 
 import contextlib
 import ctypes
@@ -7,15 +8,20 @@ import dataclasses
 import itertools
 import os
 import pathlib
+import sys
 
 import torch
 from torch.testing._internal.opinfo.core import BinaryUfuncInfo, UnaryUfuncInfo
 from torch.utils._pytree import tree_leaves, tree_map
 
+# By hand: all samples, and all operators at larger sizes.
+IS_LONG = "REPRISE_LONG_SWEEP" in os.environ
 # Larger samples would take their time and show nothing else.
 MOST_ELEMENTS = 3000
-# Their kernels read small integer tensors of the host through a pointer, where nothing can bring them back.
-READS_PAST_THE_OPERATORS = {"tensor_split", "nn.functional.ctc_loss"}
+# The default of BudgetOptions.smallest, and what the database's sizes S, M and L are instead of 5, 10 and 20, so that
+# most tensors have as much.
+LARGE_FROM = 16 << 10
+LARGE_SIZES = {"S": 17, "M": 18, "L": 20}
 # Plain runs differ, by what lies in the memory that they are given.
 UNSTEADY = {
     "linalg.lstsq": "its driver gelsy reads pivots that nobody has set",
@@ -37,7 +43,7 @@ class Counts(ctypes.Structure):
 
 def load():
     library = ctypes.CDLL(str(pathlib.Path(os.environ["REPRISE_LIBRARY_DIR"]) / "libpython_budget.so"))
-    library.budget_open.argtypes = [ctypes.c_int64, ctypes.c_bool, ctypes.c_bool]
+    library.budget_open.argtypes = [ctypes.c_int64, ctypes.c_bool, ctypes.c_bool, ctypes.c_int64]
     library.budget_open.restype = ctypes.c_void_p
     library.budget_close.argtypes = [ctypes.c_void_p, ctypes.POINTER(Counts)]
     library.budget_close.restype = ctypes.c_bool
@@ -49,9 +55,9 @@ lib = load()
 
 
 @contextlib.contextmanager
-def paranoid_step(counts):
+def paranoid_step(counts, smallest):
     """Everything that may go goes after each operator; what comes back is compared with a hash of what went."""
-    step = lib.budget_open(1 << 40, True, True)
+    step = lib.budget_open(1 << 40, True, True, smallest)
     if not step:
         raise RuntimeError(lib.budget_error().decode())
     try:
@@ -81,17 +87,14 @@ class Case:
     sample: object
     backward: bool = True
     twice: bool = True
-    # Its kernel reads integer arguments past the operators.
-    reads_past: bool = False
     # Its results are arguments, which may be roots.
     writes: bool = False
-
+    # Bytes from which on a value is dropped.
+    smallest: int = 1
     # How floating arguments lie on what the step's operators have made.
     form: object = None
 
     def argument(self, leaf):
-        if self.reads_past and leaf.dtype is torch.int64:
-            return leaf
         return self.form(leaf) if self.form and leaf.dtype.is_floating_point | leaf.is_complex() else leaf.clone()
 
 
@@ -177,7 +180,7 @@ def run(case, managed):
               for leaf in tensors_of((sample.input, sample.args, sample.kwargs))]
     counts = Counts()
     torch.manual_seed(7)
-    with paranoid_step(counts) if managed else contextlib.nullcontext():
+    with paranoid_step(counts, case.smallest) if managed else contextlib.nullcontext():
         every = steps_of(case, leaves)
         dropped = managed and any(is_dropped(result) for result in every["result"])
     state = bytes(torch.get_rng_state().numpy())
@@ -197,6 +200,33 @@ def differences(mine, plain):
 
 def elements(sample):
     return sum(tensor.numel() for tensor in tensors_of((sample.input, sample.args, sample.kwargs)))
+
+
+@contextlib.contextmanager
+def large_samples():
+    """The database makes its samples of these names, in each of its modules."""
+    modules = [m for name, m in sys.modules.items() if name.startswith("torch.testing._internal") and hasattr(m, "S")]
+    before = [(m, name, getattr(m, name)) for m in modules for name in LARGE_SIZES if hasattr(m, name)]
+    try:
+        for module, name, _ in before:
+            setattr(module, name, LARGE_SIZES[name])
+        yield
+    finally:
+        for module, name, size in before:
+            setattr(module, name, size)
+
+
+def large_cases_of(op, dtype, most):
+    """With tensors on both sides of LARGE_FROM."""
+    if op.full_name in UNSTEADY:
+        return
+    with large_samples():
+        torch.manual_seed(3)
+        samples = list(itertools.islice(op.sample_inputs("cpu", dtype, requires_grad=True), 60))
+    largest = [max((t.numel() for t in tensors_of((s.input, s.args, s.kwargs))), default=0) for s in samples]
+    samples = [s for s, size in zip(samples, largest) if LARGE_FROM <= size * dtype.itemsize <= 16 * LARGE_FROM]
+    for number, sample in enumerate(evenly(samples, most)):
+        yield Case(f"{op.full_name}[large {number}]", op, sample, twice=op.supports_gradgrad, smallest=LARGE_FROM)
 
 
 def samples_of(op, dtype, most):
@@ -261,12 +291,10 @@ def cases_of(op, dtype, most, variants):
         return
     for number, sample in enumerate(samples_of(op, dtype, most)):
         name = f"{op.full_name}[{number}]"
-        reads_past = op.full_name in READS_PAST_THE_OPERATORS
-        yield Case(name, op, sample, twice=op.supports_gradgrad, reads_past=reads_past)
+        yield Case(name, op, sample, twice=op.supports_gradgrad)
         if number < 2:
             form = (flagged, spread)[number]
-            yield Case(f"{name} {form.__name__}", op, sample, twice=op.supports_gradgrad, reads_past=reads_past,
-                       form=form)
+            yield Case(f"{name} {form.__name__}", op, sample, twice=op.supports_gradgrad, form=form)
         if variants and number < 3:
             for case in writing_cases(op, sample, name):
                 yield dataclasses.replace(case, writes=True)

@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 
+#include "tape/replay_costs.h"
 #include "tape/value.h"
 #include "tests/tape/testing.h"
 
@@ -54,7 +55,12 @@ struct UnderPressure {
   std::unique_ptr<MemoryBudget> budget;
 };
 
-TEST(Packing, DropoutMasksGoAsBitsAndAreNotDrawnAgain) {
+// To draw a mask again takes a second, and to pack it much less.
+class Packing : public ::testing::Test {
+  const tape::ReplayCosts::GivenScope costs_{{.seconds_a_replay = 1, .packed_bytes_a_second = 1e9}};
+};
+
+TEST_F(Packing, DropoutMasksGoAsBitsAndAreNotDrawnAgain) {
   UnderPressure under(0.6);
   const Tensors plain = under.plain();
   for (int i = 0; i < 3; ++i) {
@@ -69,20 +75,31 @@ TEST(Packing, DropoutMasksGoAsBitsAndAreNotDrawnAgain) {
   }
 }
 
-TEST(Packing, IsCheckedByVerify) {
+TEST(DearPacking, IsLeftOutAndMasksAreDrawnAgain) {
+  const tape::ReplayCosts::GivenScope costs({.seconds_a_replay = 1e-9, .packed_bytes_a_second = 1});
+  UnderPressure under(0.6);
+  const Tensors plain = under.plain();
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_TRUE(same_bits(under.step(), plain));
+    EXPECT_EQ(under.budget->report().packed, 0);
+    EXPECT_GT(under.counts->counts["aten::bernoulli_.float"], 0);
+  }
+}
+
+TEST_F(Packing, IsCheckedByVerify) {
   UnderPressure under(0.6, {.verify = true});
   EXPECT_TRUE(same_bits(under.step(), under.plain()));
   EXPECT_GT(under.budget->report().unpacked, 0);
 }
 
-TEST(Packing, IsLeftOutOfParanoidStepsWhereAllIsComputedAgain) {
+TEST_F(Packing, IsLeftOutOfParanoidStepsWhereAllIsComputedAgain) {
   UnderPressure under(0.6, {.paranoid = true});
   EXPECT_TRUE(same_bits(under.step(), under.plain()));
   EXPECT_EQ(under.budget->report().packed, 0);
   EXPECT_GT(under.counts->counts["aten::bernoulli_.float"], 0);
 }
 
-TEST(Packing, MasksOfOtherElements) {
+TEST_F(Packing, MasksOfOtherElements) {
   for (const auto dtype : {at::kFloat, at::kDouble, at::kBFloat16}) {
     const Tensor x = torch::randn({256, 512}, dtype).requires_grad_();
     const auto forward = [&] {
@@ -103,7 +120,7 @@ TEST(Packing, MasksOfOtherElements) {
 }
 
 // What seemed to be of two kinds when calls like it were first looked at, and is no more.
-TEST(Packing, WhatIsOfTwoKindsNoMoreIsComputedAgain) {
+TEST_F(Packing, WhatIsOfTwoKindsNoMoreIsComputedAgain) {
   Tensor x = torch::ones({256, 256}).requires_grad_();
   const auto forward = [&] {
     Tensor y = x;
@@ -121,7 +138,7 @@ TEST(Packing, WhatIsOfTwoKindsNoMoreIsComputedAgain) {
 }
 
 // An element of a third kind that no sample shows.
-TEST(Packing, StrayElementsAreNotLost) {
+TEST_F(Packing, StrayElementsAreNotLost) {
   const Tensor x = leaf({256, 256});
   const auto forward = [&] {
     Tensor y = x;
@@ -141,7 +158,7 @@ TEST(Packing, StrayElementsAreNotLost) {
 }
 
 // The bits themselves go where nothing else is left, and masks are drawn again.
-TEST(Packing, BitsAreTheLastToGo) {
+TEST_F(Packing, BitsAreTheLastToGo) {
   const Tensor x = leaf({256, 256});
   const auto forward = [&] {
     Tensor y = dropping(x);
@@ -158,7 +175,7 @@ TEST(Packing, BitsAreTheLastToGo) {
   EXPECT_LE(budget.report().peak, budget.limit());
 }
 
-TEST(Packing, LeavesNothingBehind) {
+TEST_F(Packing, LeavesNothingBehind) {
   UnderPressure under(0.6);
   under.step();
   const Bytes live = live_bytes();
@@ -168,7 +185,7 @@ TEST(Packing, LeavesNothingBehind) {
   EXPECT_EQ(tape::living_records(), records);
 }
 
-TEST(Packing, MasksThatTheProgramHoldsComeBackAtTheEnd) {
+TEST_F(Packing, MasksThatTheProgramHoldsComeBackAtTheEnd) {
   const auto draw = [] {
     at::manual_seed(3);
     return torch::empty({256, 256}).bernoulli_(0.5);
@@ -190,7 +207,7 @@ TEST(Packing, MasksThatTheProgramHoldsComeBackAtTheEnd) {
 }
 
 // Beside its own bits there is no room for it, and without them there is.
-TEST(Packing, WhereValueAndBitsDoNotFitItIsDrawnAgain) {
+TEST_F(Packing, WhereValueAndBitsDoNotFitItIsDrawnAgain) {
   const std::int64_t size = 1 << 20;
   const auto draw = [&] {
     at::manual_seed(3);
@@ -212,7 +229,7 @@ TEST(Packing, WhereValueAndBitsDoNotFitItIsDrawnAgain) {
 }
 
 // Nothing fits any more, so no bits do; and the store is given what there is, or nothing.
-TEST(Packing, BeyondTheBudgetThereAreNoBitsAndStoresAreGivenNoEmptyMemory) {
+TEST_F(Packing, BeyondTheBudgetThereAreNoBitsAndStoresAreGivenNoEmptyMemory) {
   testing::WarningLog warnings;
   const Tensor x = leaf({256, 256});
   const auto forward = [&] { return dropping(x); };
@@ -226,7 +243,7 @@ TEST(Packing, BeyondTheBudgetThereAreNoBitsAndStoresAreGivenNoEmptyMemory) {
 }
 
 // The bits of one step's values do not go before other values of another step do.
-TEST(Packing, BitsGoAfterTheValuesOfAllSteps) {
+TEST_F(Packing, BitsGoAfterTheValuesOfAllSteps) {
   const std::int64_t size = 1 << 20;
   MemoryBudget first(live_bytes() + Bytes(4 * size)), second(live_bytes() + Bytes(4 * size));
   auto outer = first.step();

@@ -13,6 +13,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include "tape/replay_costs.h"
 #include "tests/tape/testing.h"
 
 namespace reprise {
@@ -96,7 +97,12 @@ ParkedRun run_with(const std::shared_ptr<Store>& store, DearStep& step) {
   return run;
 }
 
-TEST(Parking, MovesWhatIsDearToMakeAgain) {
+// To make a value again takes a second, and the store much less.
+class Parking : public ::testing::Test {
+  const tape::ReplayCosts::GivenScope costs_{{.seconds_a_replay = 1, .packed_bytes_a_second = 1e9}};
+};
+
+TEST_F(Parking, MovesWhatIsDearToMakeAgain) {
   DearStep step;
   const at::Tensor plain = step();
   const ParkedRun run = run_with(std::make_shared<TestStore>(), step);
@@ -107,11 +113,12 @@ TEST(Parking, MovesWhatIsDearToMakeAgain) {
   EXPECT_GT(run.report.transfer_seconds, 0);
 }
 
-TEST(Parking, DropsWhatTheStoreIsTooSlowFor) {
+TEST(SlowParking, IsLeftOffForValuesThatAreSoonerMadeAgain) {
+  const tape::ReplayCosts::GivenScope costs(
+      {.seconds_a_replay = 1e-3, .packed_bytes_a_second = 1e9});
   DearStep step;
   const at::Tensor plain = step();
-  // Each value that it takes makes it dearer. How many it needs until it is too dear for all goes
-  // by what the products take on this machine.
+  // Each value that it takes makes it dearer, until it is too dear for all.
   const auto store = std::make_shared<TestStore>(TestStore::Fault::kNone, 200);
   MemoryBudget budget(live_bytes() + KiB(200),
                       {.verify = true, .store = store, .smallest = KiB(1)});
@@ -124,7 +131,7 @@ TEST(Parking, DropsWhatTheStoreIsTooSlowFor) {
   EXPECT_EQ(budget.report().parked, 0);
 }
 
-TEST(Parking, MakesAgainWhatTheStoreDoesNotTake) {
+TEST_F(Parking, MakesAgainWhatTheStoreDoesNotTake) {
   DearStep step;
   const at::Tensor plain = step();
   for (const auto fault : {TestStore::Fault::kPark, TestStore::Fault::kParkOther}) {
@@ -135,7 +142,7 @@ TEST(Parking, MakesAgainWhatTheStoreDoesNotTake) {
   }
 }
 
-TEST(Parking, MakesAgainWhatTheStoreDoesNotGiveBack) {
+TEST_F(Parking, MakesAgainWhatTheStoreDoesNotGiveBack) {
   DearStep step;
   const at::Tensor plain = step();
   for (const auto fault : {TestStore::Fault::kLoad, TestStore::Fault::kLoadOther}) {
@@ -147,7 +154,7 @@ TEST(Parking, MakesAgainWhatTheStoreDoesNotGiveBack) {
   }
 }
 
-TEST(Parking, TakesTimeThatIsNoneOfTheOperators) {
+TEST_F(Parking, TakesTimeThatIsNoneOfTheOperators) {
   struct Slowest : BudgetObserver {
     void recorded(const Operator& done) noexcept override {
       seconds = std::max(seconds, done.seconds);
@@ -176,7 +183,7 @@ TEST(Parking, TakesTimeThatIsNoneOfTheOperators) {
   EXPECT_LT(replays, 0.3);
 }
 
-TEST(Parking, IsToldOfTheStepThatWaited) {
+TEST_F(Parking, IsToldOfTheStepThatWaited) {
   DearStep step;
   MemoryBudget budget(live_bytes() + KiB(200),
                       {.store = std::make_shared<TestStore>(), .smallest = KiB(1)});
@@ -197,7 +204,7 @@ TEST(Parking, IsToldOfTheStepThatWaited) {
   EXPECT_EQ(budget.report().transfer_seconds, 0);
 }
 
-TEST(Parking, StaysWithinTheBudgetWhileADiskWrites) {
+TEST_F(Parking, StaysWithinTheBudgetWhileADiskWrites) {
   std::string folder = (std::filesystem::temp_directory_path() / "reprise-XXXXXX").string();
   ASSERT_NE(mkdtemp(folder.data()), nullptr);
   DearStep step;
@@ -211,7 +218,7 @@ TEST(Parking, StaysWithinTheBudgetWhileADiskWrites) {
   std::filesystem::remove_all(folder);
 }
 
-TEST(Parking, EverythingComesBackUnderParanoia) {
+TEST_F(Parking, EverythingComesBackUnderParanoia) {
   DearStep step;
   const at::Tensor plain = step();
   MemoryBudget budget(GiB(8), {.verify = true,
@@ -225,7 +232,7 @@ TEST(Parking, EverythingComesBackUnderParanoia) {
   EXPECT_GT(budget.report().loaded, 0);
 }
 
-TEST(Parking, BringsBackAtTheEndWhatIsStillHeld) {
+TEST_F(Parking, BringsBackAtTheEndWhatIsStillHeld) {
   DearStep step;
   const auto products = [&] {
     std::vector<at::Tensor> made;
@@ -250,7 +257,7 @@ TEST(Parking, BringsBackAtTheEndWhatIsStillHeld) {
   EXPECT_EQ(budget.report().operators, recorded);
 }
 
-TEST(Parking, RefusesStoresThatAreNotForIt) {
+TEST_F(Parking, RefusesStoresThatAreNotForIt) {
   class Inexact final : public Store {
    public:
     explicit Inexact(bool exact) : exact_(exact) {}

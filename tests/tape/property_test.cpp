@@ -2,6 +2,8 @@
 // gradients of the same program outside of one, and leave nothing behind.
 //
 // About a thousand programs; ten thousand with RC_PARAMS="max_success=1000" in the environment.
+#include <reprise/simulate.h>
+
 #include <memory>
 #include <optional>
 
@@ -148,8 +150,7 @@ TEST_P(TapeProperty, AnyProgramUnderAnyBudgetHasThePlainGradientsOrIsRefused) {
   EXPECT_TRUE(rc::check("gradients are bitwise those of the plain program", [] {
     const Case what = any_case();
     const auto above = *rc::gen::inRange<std::int64_t>(2'000, 20'000);
-    const std::string heuristic =
-        *rc::gen::element<std::string>("h_eq", "h_dtr", "h_local", "lru", "largest", "random");
+    const std::string heuristic = *rc::gen::elementOf(heuristic_names());
     const bool verify = *rc::gen::arbitrary<bool>();
     const Bytes smallest = any_smallest();
     const bool is_weighed = *rc::gen::arbitrary<bool>();

@@ -7,8 +7,8 @@
 
 #include <chrono>
 #include <memory>
-#include <thread>
 
+#include "tape/own_time.h"
 #include "tape/session.h"
 #include "tests/tape/testing.h"
 
@@ -21,6 +21,11 @@ using testing::leaf;
 using testing::Tensors;
 
 constexpr std::int64_t kBytes = 1000;
+
+// In and out again, as it is taken to be before anything was packed.
+std::int64_t bytes_packed_in_a_second(const ReplayCosts& costs) {
+  return static_cast<std::int64_t>(1e9 / costs.seconds_to_pack(1'000'000'000));
+}
 
 TEST(ReplayCosts, AreWhatTheFirstRunTookWhereNothingIsLearnt) {
   ReplayCosts costs(/*learns=*/false);
@@ -88,13 +93,85 @@ TEST(ReplayCosts, ThatWereMeasuredLastCountMost) {
 
 TEST(ReplayCosts, OfPackingAreWhatBothWaysTake) {
   ReplayCosts costs(/*learns=*/true);
-  costs.packed(kBytes, 2);
+  const std::int64_t second = bytes_packed_in_a_second(costs);
+  costs.packed(second, 2);
   // The way back is taken to be as long until it was gone.
-  EXPECT_NEAR(costs.seconds_to_pack(kBytes), 4, 1e-9);
-  costs.unpacked(2 * kBytes, 2);
-  EXPECT_NEAR(costs.seconds_to_pack(kBytes), 3, 1e-9);
-  EXPECT_NEAR(costs.seconds_to_pack(10 * kBytes), 30, 1e-9);
+  EXPECT_NEAR(costs.seconds_to_pack(second), 4, 1e-6);
+  costs.unpacked(2 * second, 2);
+  EXPECT_NEAR(costs.seconds_to_pack(second), 3, 1e-6);
+  EXPECT_NEAR(costs.seconds_to_pack(10 * second), 30, 1e-6);
   EXPECT_EQ(costs.seconds_to_pack(0), 0);
+}
+
+TEST(ReplayCosts, AnInterruptionMovesThoseOfPackingLittle) {
+  ReplayCosts costs(/*learns=*/true);
+  const std::int64_t second = bytes_packed_in_a_second(costs);
+  costs.packed(second, 1000);
+  EXPECT_LE(costs.seconds_to_pack(second), 8);
+  for (int i = 0; i < 400; ++i) {
+    costs.packed(second, 1);
+    costs.unpacked(second, 1);
+  }
+  EXPECT_NEAR(costs.seconds_to_pack(second), 2, 0.01);
+  costs.packed(second, 1000);
+  costs.unpacked(second, 1000);
+  EXPECT_LE(costs.seconds_to_pack(second), 2.1);
+}
+
+// Where masks are drawn again nobody measures packing.
+TEST(ReplayCosts, OfPackingAreTriedAgainWhereTheyAreTakenForTooHigh) {
+  ReplayCosts costs(/*learns=*/true);
+  const std::int64_t second = bytes_packed_in_a_second(costs);
+  const auto declined_until = [&](double making) {
+    int declined = 0;
+    while (costs.seconds_to_pack(second) >= making && declined < 10000) {
+      costs.declined_packing();
+      ++declined;
+    }
+    return declined;
+  };
+  for (int i = 0; i < 40; ++i) {
+    costs.packed(second, 4);
+    costs.unpacked(second, 4);
+  }
+  EXPECT_NEAR(costs.seconds_to_pack(second), 8, 0.2);
+  EXPECT_LT(declined_until(4), 200);
+  // What is measured then is right at once.
+  costs.packed(second, 0.5);
+  costs.unpacked(second, 0.5);
+  EXPECT_NEAR(costs.seconds_to_pack(second), 1, 0.01);
+  for (int i = 0; i < 40; ++i) {
+    costs.packed(second, 4);
+    costs.unpacked(second, 4);
+  }
+  // If it is as high as it was, it is tried seldom.
+  int packed = 0, declined = 0;
+  for (int i = 0; i < 2000; ++i) {
+    if (costs.seconds_to_pack(second) >= 4) {
+      costs.declined_packing();
+      ++declined;
+    } else {
+      costs.packed(second, 4);
+      costs.unpacked(second, 4);
+      ++packed;
+    }
+  }
+  EXPECT_GT(declined, 50 * packed);
+}
+
+TEST(ReplayCosts, ThatATestGivesAreThoseOfBudgetsThatLearnAndOfOthers) {
+  for (const bool learns : {false, true}) {
+    const ReplayCosts::GivenScope scope({.seconds_a_replay = 7, .packed_bytes_a_second = 100});
+    ReplayCosts costs(learns);
+    ReplayCosts::Learnt learnt;
+    EXPECT_TRUE(costs.differ_from_first_runs());
+    costs.replayed(learnt, 1, kBytes, 3);
+    costs.packed(kBytes, 1);
+    costs.unpacked(kBytes, 1);
+    EXPECT_EQ(costs.seconds(learnt, 1, kBytes), 7);
+    EXPECT_EQ(costs.seconds_to_pack(kBytes), 10);
+  }
+  EXPECT_EQ(ReplayCosts(/*learns=*/true).seconds({}, 1, kBytes), 1);
 }
 
 TEST(ReplayCosts, OfPackingAreMeasuredInStepsOfBudgetsThatLearn) {
@@ -123,7 +200,8 @@ TEST(ReplayCosts, OfPackingAreMeasuredInStepsOfBudgetsThatLearn) {
 
 // Two operators of the same bytes. The first time one takes half of what the other does, and run
 // again five times as much.
-constexpr std::chrono::milliseconds kShort{2}, kSteady{4}, kLong{20};
+// They take that by their word: whatever the machine does meanwhile is little beside it.
+constexpr Seconds kShort{0.2}, kSteady{0.4}, kLong{2};
 constexpr int kOfEach = 8;
 
 struct Runs {
@@ -135,13 +213,13 @@ Runs& runs() {
 }
 
 Tensor deceptive(const Tensor& tensor) {
-  std::this_thread::sleep_for(++runs().deceptive > kOfEach ? kLong : kShort);
+  tape::OwnTime::pretend(++runs().deceptive > kOfEach ? kLong : kShort);
   return tensor.exp();
 }
 
 Tensor steady(const Tensor& tensor) {
   ++runs().steady;
-  std::this_thread::sleep_for(kSteady);
+  tape::OwnTime::pretend(kSteady);
   return tensor.exp();
 }
 

@@ -3,6 +3,7 @@
 #include <ATen/ops/_lazy_clone.h>
 #include <gmock/gmock.h>
 
+#include "libtorch/managed_memory.h"
 #include "tests/tape/testing.h"
 
 namespace reprise {
@@ -51,6 +52,24 @@ TEST(TapeStorages, CopiesOnWriteStayWhatTheyAre) {
   EXPECT_TRUE(same_bits(sine, expected.sin()));
   EXPECT_TRUE(same_bits(other, expected * 3));
   EXPECT_TRUE(same_bits(before, expected));
+}
+
+TEST(TapeStorages, WhetherTensorsShareMemoryIsToldOfHollowOnesToo) {
+  const Tensor x = at::randn({8, 8});
+  MemoryBudget budget(GiB(64), testing::paranoid());
+  auto step = budget.step();
+  const Tensor h = x.sin(), row = h.narrow(0, 2, 1), other = x.cos();
+  const auto is_hollow = [](const Tensor& tensor) {
+    return libtorch::ManagedMemory::manager_of(*tensor.storage().unsafeGetStorageImpl()) !=
+               nullptr &&
+           tensor.storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get() == nullptr;
+  };
+  ASSERT_TRUE(is_hollow(h) && is_hollow(other));
+  EXPECT_TRUE(h.is_alias_of(row));
+  EXPECT_FALSE(h.is_alias_of(other));
+  EXPECT_FALSE(x.is_alias_of(h));
+  EXPECT_TRUE(is_hollow(h)) << "the question reads no bytes";
+  step.finish();
 }
 
 TEST(TapeStorages, AStepEndsThoughTheProgramHasMovedMemoryBetweenStorages) {

@@ -208,6 +208,30 @@ TEST(Values, TensorsWithoutElements) {
       {x}));
 }
 
+TEST(Values, TensorsWithoutElementsAreNeverDropped) {
+  const Tensor x = leaf({4, 6});
+  BudgetOptions options = paranoid();
+  options.smallest = Bytes(0);
+  EXPECT_TRUE(does_the_same_when_all_is_dropped(
+      [&] {
+        const Tensor none = x.narrow(0, 0, 0) * 2;
+        const Tensor y = at::cat({x.sin(), none + 1}).tanh();
+        return Tensors{y, none};
+      },
+      options));
+}
+
+// As libraries of operators call them.
+TEST(Values, CompositesBelowAutograd) {
+  const Tensor x = at::randn({6, 8});
+  EXPECT_TRUE(does_the_same_when_all_is_dropped([&] {
+    const Tensor turned = x.sin().t(), strided = x.exp().slice(1, 0, 8, 2);
+    const at::AutoDispatchBelowAutograd below;
+    return Tensors{turned.reshape({-1}), turned.contiguous(),         turned.to(at::kDouble),
+                   turned.flatten(),     strided.reshape({4, 6}) * 2, at::linear(strided, strided)};
+  }));
+}
+
 TEST(Values, TensorsOfOtherDevices) {
   const Tensor x = leaf({4, 6});
   EXPECT_TRUE(is_right_when_all_is_dropped(

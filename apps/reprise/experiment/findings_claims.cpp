@@ -84,11 +84,12 @@ Expectation judge(const Gain& gain, const ModelRuns& ours, const ModelRuns& thei
   if (interval.low >= gain.least) {
     result.verdict = FindingsVerdict::kHolds;
     result.reason = fmt::format("the whole interval is at or above {}", least);
+  } else if (interval.high < gain.least) {
+    result.verdict = FindingsVerdict::kRefuted;
+    result.reason = fmt::format("the whole interval is below {}", least);
   } else {
-    result.verdict = FindingsVerdict::kDoesNotHold;
-    result.reason = interval.high < gain.least
-                        ? fmt::format("the whole interval is below {}", least)
-                        : fmt::format("the interval begins below {}", least);
+    result.verdict = FindingsVerdict::kNotSettled;
+    result.reason = fmt::format("the interval begins below {}", least);
   }
   return result;
 }
@@ -109,8 +110,10 @@ Expectation judge_quality(const ModelRuns& ours, const ModelRuns& theirs,
   result.measured = change_of(pairs);
   const Interval& interval = *result.measured.interval;
   const bool holds = interval.low > -kSameQuality && interval.high < kSameQuality;
-  result.verdict = holds ? FindingsVerdict::kHolds : FindingsVerdict::kDoesNotHold;
   const bool is_outside = interval.low >= kSameQuality || interval.high <= -kSameQuality;
+  result.verdict = holds        ? FindingsVerdict::kHolds
+                   : is_outside ? FindingsVerdict::kRefuted
+                                : FindingsVerdict::kNotSettled;
   result.reason = fmt::format("{}: {} {} of zero", name,
                               holds        ? "the whole interval is within"
                               : is_outside ? "the whole interval is beyond"
@@ -125,8 +128,10 @@ std::string_view text_of(FindingsVerdict verdict) {
   switch (verdict) {
     case FindingsVerdict::kHolds:
       return "holds";
-    case FindingsVerdict::kDoesNotHold:
-      return "does not hold";
+    case FindingsVerdict::kRefuted:
+      return "refuted";
+    case FindingsVerdict::kNotSettled:
+      return "not settled";
     case FindingsVerdict::kNotMeasurable:
       break;
   }
@@ -138,8 +143,9 @@ const std::string_view kVerdictRule =
     "with the same seed, with its 95 % interval by Student's t; a positive one is a gain, and "
     "for accuracy and perplexity just more. An expectation *holds* if the whole interval is at "
     "or beyond the lower end of what was expected (for accuracy and perplexity: within 0.5 % on "
-    "both sides), else it *does not hold*. It is *not measurable here* if a run or a figure is "
-    "missing, if there are fewer than two seeds in common, or, where the same memory is asked "
+    "both sides). It is *refuted* if the whole interval is outside of that, and *not settled* if "
+    "the interval reaches into it. It is *not measurable here* if a run or a figure is missing, if "
+    "there are fewer than two seeds in common, or, where the same memory is asked "
     "for, if either took more than its budget, which is the same for all.";
 
 std::vector<Expectation> expectations_of(const Runs& runs, const std::string& model,

@@ -9,7 +9,7 @@
 
 namespace reprise::app {
 
-enum class FindingsVerdict { kHolds, kDoesNotHold, kNotMeasurable };
+enum class FindingsVerdict { kHolds, kRefuted, kNotSettled, kNotMeasurable };
 
 std::string_view text_of(FindingsVerdict verdict);
 
