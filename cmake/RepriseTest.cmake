@@ -30,7 +30,7 @@ function(reprise_add_shards program name environment)
     math(EXPR number "${shard} + 1")
     set(entry ${name}.${number}of${REPRISE_TEST_SHARDS})
     add_test(NAME ${entry} COMMAND ${program} --gtest_brief=1
-      --gtest_output=json:${PROJECT_BINARY_DIR}/test-results/${entry}.json)
+      --gtest_output=xml:${PROJECT_BINARY_DIR}/test-results/${entry}.xml)
     set_tests_properties(${entry} PROPERTIES TIMEOUT 900 LABELS "${name};program" ENVIRONMENT
       "${reprise_test_environment};GTEST_TOTAL_SHARDS=${REPRISE_TEST_SHARDS};GTEST_SHARD_INDEX=${shard};${environment}")
   endforeach()

@@ -3,7 +3,6 @@ printed, and every other entry as one. Prints `<passed> <failed> <skipped>` and,
 cases were skipped. A program that crashed or ran out of time counts as one failure more than it reported."""
 
 import collections
-import json
 import pathlib
 import re
 import sys
@@ -22,17 +21,16 @@ class Counts:
     def add_program(self, name, report, ended_well):
         """Of a GoogleTest report."""
         found = False
-        for suite in json.loads(report.read_text())["testsuites"]:
-            for case in suite["testsuite"]:
-                if case.get("failures"):
-                    found = True
-                    self.failures.append(f"{name}: {suite['name']}.{case['name']}")
-                elif case["result"] == "SKIPPED":
-                    # Its place in the sources, a line's end, and the reason.
-                    texts = [each["message"].split("\n", 1)[-1].strip() for each in case.get("skipped", [])]
-                    self.skipped["; ".join(texts) or "no reason given"] += 1
-                elif case["status"] == "RUN" and case["result"] == "COMPLETED":
-                    self.passed += 1
+        for case in xml.parse(report).getroot().iter("testcase"):
+            if case.find("failure") is not None:
+                found = True
+                self.failures.append(f"{name}: {case.get('classname')}.{case.get('name')}")
+            elif case.get("result") == "skipped":
+                # Its place in the sources, a line's end, and the reason.
+                texts = [each.get("message").split("\n", 1)[-1].strip() for each in case.iter("skipped")]
+                self.skipped["; ".join(texts) or "no reason given"] += 1
+            elif case.get("status") == "run" and case.get("result") == "completed":
+                self.passed += 1
         if not ended_well and not found:
             self.failures.append(f"{name}: ended without a report of every case (crash or time limit)")
 
@@ -52,7 +50,7 @@ class Counts:
 
     def add(self, entry, reports):
         name, ended_well = entry.get("name"), entry.get("status") == "run"
-        report = pathlib.Path(reports) / f"{name}.json"
+        report = pathlib.Path(reports) / f"{name}.xml"
         output = entry.find("system-out")
         if report.exists():
             self.add_program(name, report, ended_well)

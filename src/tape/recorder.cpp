@@ -310,6 +310,9 @@ double Recorder::run(OperatorCall& call, const OperatorFacts& facts, BegunCall& 
   }
   std::optional<CallMeter> meter;
   if (tape_.takes_notes()) meter.emplace(tape_, begun.read());
+  // Reads the report, so it begins while this thread still has the lock.
+  std::optional<KernelRun> kernel;
+  if (!on_device) kernel.emplace(tape_, libtorch::cpu_levels().live());
   // Nor may another thread replay from a value that is half overwritten.
   if (!begun.writes_what_others_read()) lock.unlock();
   std::optional<libtorch::OwnDraws> draws;
@@ -318,8 +321,6 @@ double Recorder::run(OperatorCall& call, const OperatorFacts& facts, BegunCall& 
   std::optional<libtorch::LimitLoan> loan;
   if (lock.owns_lock()) loan.emplace();
   begun.is_running = true;
-  std::optional<KernelRun> kernel;
-  if (!on_device) kernel.emplace(tape_, libtorch::cpu_levels().live());
   const double own = OwnTime::seconds();
   const double start = Tape::now();
   if (on_device) {

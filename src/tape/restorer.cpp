@@ -143,6 +143,9 @@ void Tape::replay(Producer& producer) {
   std::vector<c10::IValue> results;
   {
     const CurrentDevice here(side_.get());
+    // Reads the report, so it begins while this thread still has the lock.
+    std::optional<KernelRun> kernel;
+    if (side_ == nullptr) kernel.emplace(*this, libtorch::cpu_levels().live());
     // Its kernel may have threads that allocate. Inputs are pinned, and results not there yet.
     const libtorch::LimitLoan loan;
     const DrawingAgain drawing(producer);
@@ -154,8 +157,6 @@ void Tape::replay(Producer& producer) {
       return given[slot] = storage;
     };
     static const std::vector<at::Generator> kNone;
-    std::optional<KernelRun> kernel;
-    if (side_ == nullptr) kernel.emplace(*this, libtorch::cpu_levels().live());
     results = producer.call.run(storage_of, producer.drawn ? producer.drawn->before : kNone);
   }
   // An accelerator is only given the work.
