@@ -127,7 +127,6 @@ void AmbientState::change(const AmbientState& from, const AmbientState& to) {
   if (from.autocast_cache_ != to.autocast_cache_) {
     at::autocast::set_autocast_cache_enabled(to.autocast_cache_);
   }
-  if (from.process_ != to.process_) ProcessSettings::change(*from.process_, *to.process_);
   if (from.threads_ != to.threads_ && !at::in_parallel_region()) at::set_num_threads(to.threads_);
 }
 
@@ -138,6 +137,9 @@ void AmbientState::change_control_word(const AmbientState& from, const AmbientSt
 
 AmbientScope::AmbientScope(const AmbientState& state)
     : before_(state.is_of_call_ ? AmbientState::take_for_call() : AmbientState::take()) {
+  if (before_.process_ != state.process_ || ProcessSettingsScope::is_any_open()) {
+    process_.emplace(*state.process_);
+  }
   if (before_ == state) return;
   inside_ = state;
   if (!inside_.is_of_call_ || inside_.autocast_on_) {
@@ -180,6 +182,7 @@ void AmbientMark::put_back() const {
   const AmbientState now = AmbientState::take();
   AmbientState::change_control_word(now, state_);
   AmbientState::change(now, state_);
+  if (now.process_ != state_.process_) ProcessSettings::change(*now.process_, *state_.process_);
   for (int level = autocast_nesting(); level > autocast_nesting_; --level) {
     if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
   }

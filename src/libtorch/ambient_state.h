@@ -86,7 +86,7 @@ class AmbientState {
 
   template <bool kOfCall>
   static AmbientState take_all();
-  // Makes `to` of `from` where the two differ.
+  // Makes `to` of `from` where the two differ, but for the process's settings.
   static void change(const AmbientState& from, const AmbientState& to);
   static void change_control_word(const AmbientState& from, const AmbientState& to);
 
@@ -125,6 +125,7 @@ class AmbientScope {
   AmbientState before_;
   AmbientState inside_;
   bool changed_ = false;
+  std::optional<ProcessSettingsScope> process_;
 };
 
 // Where the thread's ambient state stands, to come back to after a function that was left half way

@@ -239,7 +239,9 @@ c10::DataPtr allocate_if_it_fits(std::size_t bytes) {
     c10::free_cpu(data);
     return {};
   }
-  return CountingAllocator::hand_out_counted(data, bytes, /*limited=*/limit != kNoLimit);
+  counters.allocations.fetch_add(1, std::memory_order_relaxed);
+  // Within every limit: reprise's own, on whatever thread.
+  return CountingAllocator::hand_out(data, bytes, &release);
 }
 
 void LimitScope::update_lowest() {

@@ -24,6 +24,12 @@ void ThreadState::work_for(const LimitKeeper& keeper) {
 
 LimitedWork::LimitedWork(const LimitKeeper& keeper) : in_force_(state_with(keeper)) {}
 
+std::shared_ptr<ThreadState> state_of_limits() {
+  auto state = std::make_shared<ThreadState>();
+  if (const ThreadState* const now = current_state()) state->limits = now->limits;
+  return state;
+}
+
 bool works_for(const LimitKeeper& keeper) {
   for (const LimitLink* link = innermost_limit(); link != nullptr; link = link->outer.get()) {
     if (link->keeper == &keeper) return true;

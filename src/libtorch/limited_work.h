@@ -28,6 +28,10 @@ class LimitedWork {
   ThreadStateScope in_force_;
 };
 
+// A state with nothing but the limits that this thread works within: for a call that nobody else
+// is to see, here or on another thread.
+std::shared_ptr<ThreadState> state_of_limits();
+
 // Whether this thread works for that keeper, or for any.
 bool works_for(const LimitKeeper& keeper);
 bool works_for_a_limit();

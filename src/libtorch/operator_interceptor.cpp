@@ -229,10 +229,12 @@ std::shared_ptr<const InterceptorLink> chain_without(
     const std::shared_ptr<const InterceptorLink>& link, const OperatorInterceptor& interceptor) {
   if (link == nullptr) return nullptr;
   if (link->interceptor.get() == &interceptor) return link->outer;
-  InterceptorLink copy = *link;
-  copy.left.reset();
-  copy.outer = chain_without(link->outer, interceptor);
-  return std::make_shared<const InterceptorLink>(std::move(copy));
+  // `left` may be set by another thread.
+  return std::make_shared<const InterceptorLink>(
+      InterceptorLink{.interceptor = link->interceptor,
+                      .outer = chain_without(link->outer, interceptor),
+                      .reach = link->reach,
+                      .backward = link->backward});
 }
 
 std::shared_ptr<ThreadState> state_without(const OperatorInterceptor& interceptor) {

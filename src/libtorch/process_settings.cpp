@@ -13,6 +13,8 @@
 #include <mutex>
 #include <optional>
 #include <span>
+#include <utility>
+#include <vector>
 
 namespace reprise::libtorch {
 namespace {
@@ -60,15 +62,6 @@ const Places& places() {
   return found;
 }
 
-bool is_in_force(const ProcessSettings& settings) {
-  const Places& now = places();
-  if (std::memcmp(now.flags.data(), settings.flags.data(), now.flags.size()) != 0) return false;
-  for (std::size_t i = 0; i < now.precision_count; ++i) {
-    if (static_cast<std::byte>(*now.precisions[i]) != settings.precisions[i]) return false;
-  }
-  return settings.default_dtype == c10::get_default_dtype_as_scalartype();
-}
-
 // Only the value, where there is one, and whether there is one.
 template <class T>
 void note_optional(const std::optional<T>& setting, const Places& now, ProcessSettings& settings) {
@@ -92,6 +85,18 @@ ProcessSettings take() {
   }
   settings.default_dtype = c10::get_default_dtype_as_scalartype();
   return settings;
+}
+
+bool is_in_force(const ProcessSettings& settings) {
+  const Places& now = places();
+  // The bytes of an optional that says nothing may be any.
+  if (std::memcmp(now.flags.data(), settings.flags.data(), now.flags.size()) != 0) {
+    return take() == settings;
+  }
+  for (std::size_t i = 0; i < now.precision_count; ++i) {
+    if (static_cast<std::byte>(*now.precisions[i]) != settings.precisions[i]) return false;
+  }
+  return settings.default_dtype == c10::get_default_dtype_as_scalartype();
 }
 
 const ProcessSettings& one_of_all(const ProcessSettings& settings) {
@@ -125,6 +130,47 @@ const ProcessSettings& ProcessSettings::current() {
     last.store(settings, std::memory_order_release);
   }
   return *settings;
+}
+
+namespace {
+
+struct OpenScopes {
+  std::mutex mutex;
+  const ProcessSettings* before = nullptr;
+  // In the order in which they began.
+  std::vector<std::pair<const ProcessSettingsScope*, const ProcessSettings*>> scopes;
+};
+
+OpenScopes& open_scopes() {
+  static auto* scopes = new OpenScopes;
+  return *scopes;
+}
+
+std::atomic<int> open_count{0};
+
+}  // namespace
+
+bool ProcessSettingsScope::is_any_open() { return open_count.load(std::memory_order_acquire) != 0; }
+
+ProcessSettingsScope::ProcessSettingsScope(const ProcessSettings& settings) : settings_(settings) {
+  OpenScopes& open = open_scopes();
+  const std::lock_guard<std::mutex> lock(open.mutex);
+  const ProcessSettings& now = ProcessSettings::current();
+  if (open.scopes.empty()) open.before = &now;
+  open.scopes.emplace_back(this, &settings);
+  ++open_count;
+  ProcessSettings::change(now, settings);
+}
+
+ProcessSettingsScope::~ProcessSettingsScope() {
+  OpenScopes& open = open_scopes();
+  const std::lock_guard<std::mutex> lock(open.mutex);
+  const bool is_last = open.scopes.back().first == this;
+  std::erase_if(open.scopes, [this](const auto& each) { return each.first == this; });
+  --open_count;
+  if (!is_last) return;
+  ProcessSettings::change(settings_,
+                          open.scopes.empty() ? *open.before : *open.scopes.back().second);
 }
 
 void ProcessSettings::change(const ProcessSettings& from, const ProcessSettings& to) {

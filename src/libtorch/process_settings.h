@@ -28,4 +28,21 @@ struct ProcessSettings {
   c10::ScalarType default_dtype = c10::ScalarType::Undefined;
 };
 
+// Puts settings in force until destroyed. Scopes of several threads may overlap and end in any
+// order: the settings are the process's, so those of the scope that began last are in force, and
+// when the last scope has ended, those from before the first one.
+class ProcessSettingsScope {
+ public:
+  explicit ProcessSettingsScope(const ProcessSettings& settings);
+  ~ProcessSettingsScope();
+  ProcessSettingsScope(const ProcessSettingsScope&) = delete;
+  ProcessSettingsScope& operator=(const ProcessSettingsScope&) = delete;
+
+  // Whether there is one on any thread. Settings that are in force already may change with its end.
+  static bool is_any_open();
+
+ private:
+  const ProcessSettings& settings_;
+};
+
 }  // namespace reprise::libtorch

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "libtorch/backends_only.h"
+#include "libtorch/limited_work.h"
 #include "libtorch/own_draws.h"
 
 namespace reprise::libtorch {
@@ -383,7 +384,11 @@ std::vector<c10::IValue> RecordedCall::run(
   const bool draws_inside = !before.empty() && generator == OperatorFacts::kNone;
   const auto call = [&] { call_again(*form_, stack, draws_inside ? &before : nullptr); };
   if (form_->ambient.needs_another_thread()) {
-    std::async(std::launch::async, call).get();
+    const auto limits = state_of_limits();
+    std::async(std::launch::async, [&] {
+      const ThreadStateScope unseen(limits);
+      call();
+    }).get();
   } else {
     call();
   }

@@ -7,6 +7,7 @@
 #include <memory>
 #include <utility>
 
+#include "libtorch/limited_work.h"
 #include "libtorch/managed_memory.h"
 #include "libtorch/operator_effects.h"
 #include "libtorch/operator_interceptor.h"
@@ -24,10 +25,11 @@ RecordedFunction::RecordedFunction(std::string name, Run run,
 }
 
 std::vector<c10::IValue> RecordedFunction::operator()(std::vector<at::Tensor> defined) const {
-  const ThreadStateScope unseen(std::make_shared<ThreadState>());
+  const ThreadStateScope unseen(state_of_limits());
   const c10::impl::ForceDispatchKeyGuard keys(keys_.included_.remove(kEffectKey), keys_.excluded_);
   const AmbientScope ambient(ambient_);
-  const c10::AutoGradMode no_grad(false);
+  // forward() may ask which inputs need gradients. Only the results' storages are taken.
+  const c10::AutoGradMode grad(records_);
   std::vector<c10::StorageImpl*> given;
   for (const at::Tensor& tensor : defined) given.push_back(tensor.storage().unsafeGetStorageImpl());
   std::vector<at::Tensor> arguments;
@@ -49,7 +51,7 @@ std::vector<c10::IValue> RecordedFunction::operator()(std::vector<at::Tensor> de
             "tensors, or call it without reprise::apply");
       }
     }
-    results.emplace_back(std::move(tensor));
+    results.emplace_back(tensor.defined() ? tensor.detach() : tensor);
   }
   return results;
 }

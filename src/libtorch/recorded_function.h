@@ -37,6 +37,7 @@ class RecordedFunction {
   const std::string name_;
   const Run run_;
   const AmbientState ambient_ = AmbientState::take();
+  const bool records_ = c10::GradMode::is_enabled();
   const c10::impl::LocalDispatchKeySet keys_;
   std::vector<Argument> arguments_;
 };

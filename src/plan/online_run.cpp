@@ -113,7 +113,8 @@ void OnlineRun::carry_out(OnlineStep::Event event) {
       restore(subject);
       return pin(subject);
     case Do::kRelease:
-      return unpin(subject);
+      if (values_[subject].pins != 0) unpin(subject);
+      return;
   }
 }
 

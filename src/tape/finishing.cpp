@@ -10,6 +10,7 @@
 #include "libtorch/memory_limit.h"
 #include "tape/session.h"
 #include "tape/tape.h"
+#include "tape/weighing.h"
 
 namespace reprise::tape {
 namespace {
@@ -118,14 +119,18 @@ FinishNeeds Tape::finish_needs() {
 // Refuses at once where what has to be live at the end does not fit.
 void Session::bring_back() {
   Tape& tape = recorder_->tape();
+  // Storages that are only held for a look at a gradient need not be restored.
+  if (Weighing* const weighing = tape.weighing()) weighing->let_go();
   std::string refusal;
   {
     const std::lock_guard<libtorch::LimitMutex> lock(libtorch::limit_mutex());
     const FinishNeeds needs = tape.finish_needs();
     const Bytes live(budget_->taken());
     if (needs.tensors > 0) refusal = text_of_finish(needs, budget_->limit, live);
-    const std::int64_t at_least = live.count - needs.droppable + needs.bytes;
-    if (needs.tensors > 0 && at_least > budget_->limit.count &&
+    const std::int64_t arriving = budget_->parking ? budget_->parking->waiting() : 0;
+    const std::int64_t at_least = live.count - arriving - needs.droppable + needs.bytes;
+    // Other steps may drop some of theirs.
+    if (needs.tensors > 0 && at_least > budget_->limit.count && is_alone_on(budget_->device()) &&
         budget_->options.on_exceeded == OnExceeded::kThrow) {
       throw BudgetError(refusal);
     }

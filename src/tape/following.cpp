@@ -275,7 +275,10 @@ void Tape::follow(Learning::Script script) {
 // The program's part of the step is over.
 void Tape::note_end() {
   Following& f = following_;
+  // finish() that was refused may be called again.
+  if (f.record) f.record->kept.clear();
   if (log) {
+    log->begin_end();
     for (const Cell* cell = cells_; cell != nullptr; cell = cell->next) {
       log->held_at_end(*cell->value);
     }

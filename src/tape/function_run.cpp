@@ -36,10 +36,12 @@ std::uint64_t key_of_function(const std::string& name, std::span<Value* const> a
 
 }  // namespace
 
-FunctionRun::FunctionRun(const Tape& tape, std::span<Value* const> arguments)
-    : tape_(tape),
-      first_(libtorch::MemoryManager::next_number()),
-      random_(RandomState::of_generators({&generator_of_cpu(), 1})) {
+RandomState FunctionRun::random_state() {
+  return RandomState::of_generators({&generator_of_cpu(), 1});
+}
+
+FunctionRun::FunctionRun(const Tape& tape, std::span<Value* const> arguments, RandomState random)
+    : tape_(tape), first_(libtorch::MemoryManager::next_number()), random_(std::move(random)) {
   for (const Value* value : arguments) arguments_.push_back({value->cell, value});
   current = this;
 }
@@ -72,7 +74,8 @@ void FunctionRun::note(const libtorch::OperatorCall& call, const libtorch::Opera
 
 bool FunctionRun::can_run_again() const {
   return is_repeatable_ && std::ranges::all_of(arguments_, [](const Argument& argument) {
-           return argument.cell->value == argument.value;
+           // The value is pinned; its storage may have died, and its cell with it.
+           return argument.value->cell == argument.cell;
          });
 }
 
@@ -117,6 +120,7 @@ bool Recorder::intercept_function(detail::FunctionCall& call,
   std::optional<FunctionRun> run;
   std::vector<at::Tensor> defined;
   std::vector<std::int64_t> versions;
+  RandomState random = FunctionRun::random_state();
   {
     const Lock lock(libtorch::limit_mutex());
     if (tape_.is_closed()) return false;
@@ -136,7 +140,7 @@ bool Recorder::intercept_function(detail::FunctionCall& call,
       versions.push_back(tensor._version());
     }
     for (Value* value : begun.pinned) tape_.restore(*value);
-    run.emplace(tape_, begun.read());
+    run.emplace(tape_, begun.read(), std::move(random));
   }
   auto function =
       std::make_shared<libtorch::RecordedFunction>(call.name, std::move(again), arguments);
@@ -146,6 +150,7 @@ bool Recorder::intercept_function(detail::FunctionCall& call,
   proceed();
   const double seconds = Tape::now() - start - (OwnTime::seconds() - own);
 
+  auto drawn = run->drawn();
   const Lock lock(libtorch::limit_mutex());
   if (tape_.is_closed() || !begun.records || !run->can_run_again()) return true;
   for (std::size_t i = 0; i < defined.size(); ++i) {
@@ -161,7 +166,7 @@ bool Recorder::intercept_function(detail::FunctionCall& call,
     }
   }
   if (producer->outputs.empty()) return true;
-  if (auto drawn = run->drawn()) {
+  if (drawn) {
     producer->drawn = std::make_unique<const libtorch::Drawn>(
         libtorch::Drawn{.before = {}, .unseen = std::move(drawn), .is_known = true});
   }

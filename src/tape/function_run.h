@@ -22,7 +22,9 @@ namespace reprise::tape {
 class FunctionRun {
  public:
   // `arguments`: pinned. Under the lock, on the thread that runs the function.
-  FunctionRun(const Tape& tape, std::span<Value* const> arguments);
+  // `random`: the state of the CPU's generator.
+  FunctionRun(const Tape& tape, std::span<Value* const> arguments, RandomState random);
+  static RandomState random_state();
   ~FunctionRun() { current = nullptr; }
   FunctionRun(const FunctionRun&) = delete;
   FunctionRun& operator=(const FunctionRun&) = delete;
@@ -37,7 +39,8 @@ class FunctionRun {
   // Under the lock, when it has run: it has read its arguments and what it made, and written to
   // nothing else.
   bool can_run_again() const;
-  // The state of the CPU's generator before, if it has drawn from it.
+  // The state of the CPU's generator before, if it has drawn from it. Not under the lock: a thread
+  // that draws may allocate while it has the generator.
   std::optional<std::pair<at::Generator, RandomState>> drawn() const;
 
  private:

@@ -26,10 +26,15 @@ class LeastBytes {
 
   // Of the step that was written down last; nothing where none was. On any thread.
   std::optional<Bytes> find(const plan::Heuristic& heuristic);
+  // The same for a step of few calls, and nothing for a longer one that was not searched before:
+  // who asks has the lock, and other threads' allocations wait.
+  std::optional<Bytes> find_soon(const plan::Heuristic& heuristic);
 
  private:
   static constexpr int kFirst = 2;
   static constexpr int kMost = 16;
+  // Whose search takes about a second.
+  static constexpr std::size_t kFewCalls = 2000;
 
   std::mutex searching_;
   mutable std::mutex mutex_;  // of what follows

@@ -173,6 +173,11 @@ void Tape::replay(Producer& producer) {
     if (output.slot >= 0) {
       storage = given[static_cast<std::size_t>(output.slot)];
     } else {
+      if (static_cast<std::size_t>(output.result) >= results.size()) {
+        throw DeterminismError("memory budget: " + producer.call.name() + " made " +
+                               std::to_string(results.size()) +
+                               " results when it was run again, and more at first");
+      }
       const c10::IValue& result = results[static_cast<std::size_t>(output.result)];
       storage =
           output.element < 0

@@ -76,6 +76,14 @@ void Tape::protect_readers(Value& root) {
       // The other way may do: what is there needs no room.
     }
   }
+  // Freed last: the memory of one may be held for a look at its gradient alone, and such holds end
+  // where room is needed.
+  std::vector<c10::Storage> storages;
+  for (const Value* value : frontier) {
+    const ManagedMemory::Reference reference(*value->cell);
+    if (reference.is_too_late()) continue;
+    storages.emplace_back(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(&reference.storage()));
+  }
   std::vector<Value*> pinned;
   const auto unpin_all = [&] {
     for (Value* value : pinned) {

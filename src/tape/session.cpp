@@ -56,6 +56,11 @@ void flush_stores_on(c10::Device device, StepReport& waiting) {
 
 }  // namespace
 
+bool is_alone_on(c10::Device device) {
+  auto tapes = open_tapes_on(device);
+  return std::ranges::distance(tapes.begin(), tapes.end()) == 1;
+}
+
 Budget::Budget(Bytes most, BudgetOptions chosen)
     : LimitKeeper(most.count),
       limit(most),
@@ -120,7 +125,7 @@ Refusal Budget::refusal(std::int64_t wanted) {
   if (!accelerator) refusal.parts.other_threads += libtorch::bytes_of_other_threads().live();
   refusal.parts =
       completed(refusal.parts, refusal.live.count, at_begin, KernelRun::taken(refusal.live.count));
-  refusal.least = least.find(*heuristic);
+  refusal.least = least.find_soon(*heuristic);
   return refusal;
 }
 
@@ -148,9 +153,8 @@ libtorch::LimitKeeper::Room Budget::make_room(std::int64_t wanted, bool is_guess
     if (is_guess || !is_ours || (accelerator && taken() > accelerator->device.live())) {
       return Room::kExceeded;
     }
-    const std::string text = text_of(refusal(wanted));
-    if (options.on_exceeded == OnExceeded::kThrow) throw BudgetError(text);
-    if (!std::exchange(warned, true)) TORCH_WARN(text);
+    if (options.on_exceeded == OnExceeded::kThrow) throw BudgetError(text_of(refusal(wanted)));
+    if (!std::exchange(warned, true)) TORCH_WARN(text_of(refusal(wanted)));
     return Room::kExceeded;
   }
   return Room::kMade;

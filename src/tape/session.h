@@ -61,6 +61,9 @@ class Budget final : public libtorch::LimitKeeper {
   bool warned = false;
 };
 
+// Whether one step is open on the device. Under the lock.
+bool is_alone_on(c10::Device device);
+
 class Session {
  public:
   explicit Session(std::shared_ptr<Budget> budget);

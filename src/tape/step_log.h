@@ -42,6 +42,7 @@ class StepLog {
     held(value);
     released(value);
   }
+  void begin_end() { step_.held.clear(); }
   // At the end, in the order in which they are restored.
   void held_at_end(const Value& value) {
     if (value.logged != kNone) step_.held.push_back(value.logged);

@@ -174,7 +174,10 @@ double Tape::add(std::unique_ptr<Producer> producer, double now,
   if (is_of_use && log) {
     log->made(logged ? *logged : log->alone(*producer, now), *producer, log_costs());
     for (const Producer::Output& output : producer->outputs) {
-      if (!is_droppable(*output.value->cell)) log->fixed(*output.value);
+      const Cell& cell = *output.value->cell;
+      if (!is_droppable(cell)) log->fixed(*output.value);
+      // new_version() moved these before the log knew the value.
+      for (std::uint32_t i = 0; i < cell.holds; ++i) log->held(*output.value);
     }
   }
   Producer* const added = producer.release();

@@ -158,6 +158,8 @@ bool Recorder::weighs() const { return tape_.weighing() != nullptr && at::GradMo
 
 // Before the values are known to the index.
 void Recorder::weigh(const libtorch::OperatorCall& call, const BegunCall& begun) {
+  // The step has ended, and something that it started goes on.
+  if (tape_.is_closed()) return;
   const auto is_large = [this](const Producer::Output& output) {
     return output.value->size >= options_.smallest.count;
   };

@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <future>
+#include <optional>
 #include <stdexcept>
 #include <thread>
 #include <vector>
@@ -225,6 +227,34 @@ TEST_P(AmbientSettings, AreLeftAloneByAScopeOfAnother) {
     }
     EXPECT_NE(GetParam().get(), plain) << another.name;
     GetParam().set(false);
+  }
+}
+
+TEST_F(AmbientStateTest, OverlappingScopesOfTwoThreadsLeaveWhatWasThereBeforeThem) {
+  const auto state_with = [](const char* precision) {
+    at::globalContext().setFloat32MatmulPrecision(precision);
+    return AmbientState::take();
+  };
+  const AmbientState medium = state_with("medium"), high = state_with("high");
+  at::globalContext().setFloat32MatmulPrecision("highest");
+  const auto now = [] { return at::globalContext().float32MatmulPrecision(); };
+  const auto before = now();
+  for (const AmbientState& second : {high, medium}) {
+    std::optional<AmbientScope> first(std::in_place, medium);
+    // A scope ends on the thread on which it began.
+    std::promise<void> may_end;
+    std::promise<at::Float32MatmulPrecision> began;
+    std::thread other([&] {
+      const AmbientScope scope(second);
+      began.set_value(now());
+      may_end.get_future().wait();
+    });
+    const auto inside = began.get_future().get();
+    first.reset();
+    EXPECT_EQ(now(), inside) << "the second scope is still open";
+    may_end.set_value();
+    other.join();
+    EXPECT_EQ(now(), before);
   }
 }
 

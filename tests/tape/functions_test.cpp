@@ -1,6 +1,7 @@
 // Custom functions that compute through pointers: called through reprise::apply they are run again
 // as a whole.
 
+#include <gmock/gmock.h>
 #include <reprise/checkpoint.h>
 #include <reprise/custom_function.h>
 #include <reprise/selective.h>
@@ -83,6 +84,7 @@ TEST(Functions, ThatFillTheirResultsLeaveNothingThatCannotBeDropped) {
       for (int i = 0; i < 3; ++i) {
         EXPECT_TRUE(same_bits(testing::gradients_under(budget, layers, layers.weights), plain));
         EXPECT_LE(budget.report().peak, budget.limit());
+        EXPECT_EQ(budget.report().other_threads, Bytes(0)) << "replays are the step's";
         EXPECT_EQ(budget.report().dropped > 0, share < 1);
       }
     }
@@ -231,6 +233,42 @@ TEST(Functions, ThatFailLeaveNothingBehind) {
     step.finish();
   }
   EXPECT_TRUE(same_bits(testing::gradients_under(budget, layers, layers.weights), plain));
+}
+
+struct AsksForGradients : torch::autograd::Function<AsksForGradients> {
+  static Tensor forward(AutogradContext* context, const Tensor& x) {
+    const float factor = context->needs_input_grad(0) ? 2 : 3;
+    return filled(x, [&](float value) { return value * factor; });
+  }
+  static Tensors backward(AutogradContext*, Tensors gradients) { return {gradients[0] * 2}; }
+};
+
+TEST(Functions, ThatAskWhichInputsNeedGradientsGetTheSameAnswerAgain) {
+  const Tensor w = leaf({64, 32});
+  EXPECT_TRUE(is_right_when_all_is_dropped(
+      [&] {
+        const Tensor h = reprise::apply<AsksForGradients>(w.exp());
+        return (reprise::apply<AsksForGradients>(h.cos()) * h).sin();
+      },
+      {w}));
+}
+
+struct MakesFewerLater : torch::autograd::Function<MakesFewerLater> {
+  static inline int runs = 0;
+  static Tensors forward(AutogradContext*, const Tensor& x) {
+    const auto copy = [&] { return filled(x, [](float value) { return value; }); };
+    return ++runs == 1 ? Tensors{copy(), copy()} : Tensors{copy()};
+  }
+  static Tensors backward(AutogradContext*, Tensors gradients) { return {gradients[0]}; }
+};
+
+TEST(Functions, ThatMakeFewerResultsAgainAreAnError) {
+  const at::NoGradGuard no_grad;
+  MemoryBudget budget(GiB(64), testing::paranoid());
+  auto step = budget.step();
+  const Tensors y = reprise::apply<MakesFewerLater>(at::randn({64}).exp());
+  EXPECT_THAT(testing::error_of<DeterminismError>([&] { y[1].sin(); }),
+              ::testing::HasSubstr("made 1 results when it was run again, and more at first"));
 }
 
 TEST(Functions, InRegionsAndUnderPoliciesInsideOfSteps) {

@@ -135,6 +135,44 @@ TEST_F(LeastBytes, WorkWithTheDefaultHeuristicToo) {
   }
 }
 
+TEST_F(LeastBytes, OfAStepThatWritesToAPinnedTensorAreFound) {
+  const Tensor w = at::randn({256, 256}).requires_grad_();
+  MemoryBudget budget(GiB(64), {.learn = false});
+  for (int i = 0; i < 2; ++i) {
+    auto step = budget.step();
+    Tensor x = w * 2;
+    {
+      const Pin pin(x);
+      x.mul_(0.5);
+    }
+    for (int layer = 0; layer < 4; ++layer) x = x.mm(w).tanh();
+    x.sum().backward();
+    w.mutable_grad().reset();
+    step.finish();
+  }
+  const Bytes least = budget.least().value();
+  EXPECT_LT(least, budget.report().peak);
+}
+
+TEST_F(LeastBytes, OfAStepWhoseFinishWasRefusedAtFirstAreThoseOfTheStep) {
+  const BudgetOptions options{.heuristic = "lru", .learn = false};
+  const auto least_after = [&](Bytes above, bool is_refused) {
+    MemoryBudget budget(live_bytes() + above, options);
+    auto step = budget.step();
+    std::vector<Tensor> held{at::ones({1 << 18}).exp()};
+    for (int i = 0; i < 12; ++i) held.push_back(held.back().sin());
+    if (is_refused) {
+      EXPECT_THROW(step.finish(), BudgetError);
+      EXPECT_THROW(step.finish(), BudgetError);
+    }
+    held.erase(held.begin(), held.end() - 2);
+    step.finish();
+    return budget.least().value() - live_bytes();
+  };
+  EXPECT_NEAR(static_cast<double>(least_after(MiB(6), true).count),
+              static_cast<double>(least_after(MiB(64), false).count), 1e5);
+}
+
 TEST_F(LeastBytes, AreNotKnownBeforeAWholeStep) {
   Trained net = autoencoder();
   MemoryBudget budget(GiB(64));

@@ -5,6 +5,7 @@
 #include <torch/torch.h>
 #include <unistd.h>
 
+#include <future>
 #include <thread>
 
 #include "tests/refusal.h"
@@ -191,6 +192,26 @@ TEST(Refusal, OfFinishNamesAllThatComesBackAndWhatSuffices) {
   // Twelve results and the root.
   EXPECT_NEAR((enough - before).megabytes(), MiB(13).megabytes(), 2.5);
   EXPECT_EQ(finish_in(enough - before), "");
+}
+
+TEST(Refusal, OfFinishLeavesToOtherStepsWhatTheyCanDrop) {
+  MemoryBudget budget(live_bytes() + MiB(14));
+  auto step = budget.step();
+  std::vector<Tensor> kept = held_chain(6);
+  // Takes the room of most of them while both are open.
+  std::promise<void> is_filled, may_end;
+  std::thread other([&] {
+    auto inner = budget.step();
+    std::vector<Tensor> others = held_chain(8);
+    is_filled.set_value();
+    may_end.get_future().wait();
+    others.clear();
+    inner.finish();
+  });
+  is_filled.get_future().wait();
+  EXPECT_EQ(refusal_of<BudgetError>([&] { step.finish(); }), "");
+  may_end.set_value();
+  other.join();
 }
 
 TEST(Refusal, OfWhatStayedGoneSaysThatItsStepHasEnded) {
