@@ -1,7 +1,7 @@
 // A byte budget that needs no annotation: the step fits, and its gradients are bitwise those of the
 // plain step.
 //
-//   reprise::MemoryBudget budget(reprise::GiB(8));
+//   reprise::MemoryBudget budget{reprise::GiB(8)};
 //   for (auto& batch : data) {
 //     auto step = budget.step();              // everything in this scope is managed
 //     auto loss = model->loss(batch);
