@@ -5,7 +5,7 @@
 //     double seconds = 0;
 //   };
 //   const auto replays = std::make_shared<Replays>();
-//   reprise::MemoryBudget budget(reprise::GiB(8), {.observer = replays});
+//   reprise::MemoryBudget budget{reprise::GiB(8), {.observer = replays}};
 //
 // All functions are called under the lock of all budgets, on the thread on which it happens: calls
 // never overlap. They must not throw, wait for another thread, nor allocate, free or read a tensor.

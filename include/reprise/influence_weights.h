@@ -1,8 +1,8 @@
 // PGAC for models without layers: a byte budget that drops sooner what has less influence on the
 // gradients.
 //
-//   reprise::MemoryBudget budget(reprise::GiB(8), {.heuristic = "h_dtr",
-//                                                  .weights = reprise::influence_weights()});
+//   reprise::MemoryBudget budget{reprise::GiB(8), {.heuristic = "h_dtr",
+//                                                  .weights = reprise::influence_weights()}};
 //
 // A value's score h (BudgetOptions::heuristic) becomes  h * w,  where
 //

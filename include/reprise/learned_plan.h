@@ -3,7 +3,7 @@
 //
 //   if (const auto plan = budget.plan()) plan->write("step.plan.json");
 //   ...
-//   reprise::MemoryBudget budget(reprise::GiB(8));
+//   reprise::MemoryBudget budget{reprise::GiB(8)};
 //   budget.use(reprise::LearnedPlan::read("step.plan.json"));
 //
 // A plan is of one step: the same operators on the same shapes in the same order. It decides only

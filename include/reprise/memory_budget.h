@@ -1,7 +1,7 @@
 // A byte budget that needs no annotation: the step fits, and its gradients are bitwise those of the
 // plain step.
 //
-//   reprise::MemoryBudget budget(reprise::GiB(8));
+//   reprise::MemoryBudget budget{reprise::GiB(8)};
 //   for (auto& batch : data) {
 //     auto step = budget.step();              // everything in this scope is managed
 //     auto loss = model->loss(batch);
@@ -14,8 +14,8 @@
 // Inside a step the operators below autograd are recorded on a tape. When an allocation would pass
 // the budget, results that the tape can make again give up their bytes in place, whoever holds them
 // (variables, modules, autograd's graph), and are made again before an operator reads them. Which
-// one goes is decided as in Dynamic Tensor Rematerialization (arXiv:2006.09616). docs/tape.md says
-// how it works and what is never dropped.
+// one goes is decided as in Dynamic Tensor Rematerialization (arXiv:2006.09616).
+// docs/using_a_budget.md says what is never dropped, docs/how_the_tape_works.md how it works.
 //
 // On the CPU, calls of which the budget has seen that they make nothing as large as
 // BudgetOptions::smallest are passed by: their results are not made again but stay, also those that
@@ -39,8 +39,9 @@
 // may pass the limit by what such a guess is short of, and is not refused for one. From the second
 // step on the peak stays within the budget, as far as calls take what they took before. Where the
 // device itself is full (c10::OutOfMemoryError), values are dropped, and the operator is run again
-// if it has not changed its arguments; if nothing can be dropped the error goes on. docs/tape.md
-// says what is exact. All of this was tried on a simulated device alone (tests/fake_device).
+// if it has not changed its arguments; if nothing can be dropped the error goes on.
+// docs/using_a_budget.md says what is exact. All of this was tried on a simulated device alone
+// (tests/fake_device).
 //
 // What a program must not do inside a step: write through a pointer (data_ptr(), accessor()) to
 // anything but what a factory has made and no operator has read yet, for what an operator has made
@@ -211,9 +212,9 @@ class MemoryBudget {
   // The step is run again in arithmetic, by the rules of the tape, without a plan, and with costs
   // as they were measured and others around them. It is an estimate: which value is dropped first
   // hangs on measured times, so a real step may need some percent more or less; leave 5 % of room
-  // (docs/tape.md has the figures). Like the limit it counts all bytes of the device, those of
-  // other threads as they were in the step. Takes some tenths of a second the first time; on any
-  // thread.
+  // (docs/how_the_tape_works.md has the figures). Like the limit it counts all bytes of the device,
+  // those of other threads as they were in the step. Takes some tenths of a second the first time;
+  // on any thread.
   std::optional<Bytes> least() const;
 
   Bytes limit() const;

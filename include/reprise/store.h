@@ -174,7 +174,7 @@ struct HostStoreOptions {
 // memory, which keeps it for the next step. Copies run on streams of their own beside the
 // computation, and nothing waits for them but what needs them: a loaded tensor may be used at once
 // on the calling thread's current stream. Written for every accelerator that LibTorch has
-// streams, events and pinned memory for; tested on a simulated one (docs/architecture.md).
+// streams, events and pinned memory for; tested on a simulated one (tests/fake_device).
 // Throws UsageError in a process without an accelerator.
 std::shared_ptr<Store> host_store(const HostStoreOptions& options = {});
 

@@ -2,7 +2,7 @@
 // then be tried on it without its tensors.
 //
 //   const auto recorder = std::make_shared<reprise::TraceRecorder>("step.jsonl.gz");
-//   reprise::MemoryBudget budget(reprise::GiB(64), {.observer = recorder});
+//   reprise::MemoryBudget budget{reprise::GiB(64), {.observer = recorder}};
 //   { auto step = budget.step(); ...; step.finish(); }
 //   recorder->close();
 //   reprise::StepTrace::read("step.jsonl.gz").simulate(...);

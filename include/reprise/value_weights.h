@@ -7,7 +7,7 @@
 //     };
 //     std::unique_ptr<Step> step() override { return std::make_unique<OneStep>(); }
 //   };
-//   reprise::MemoryBudget budget(reprise::GiB(8), {.weights = std::make_shared<KeepsProducts>()});
+//   reprise::MemoryBudget budget{reprise::GiB(8), {.weights = std::make_shared<KeepsProducts>()}};
 //
 // What has a weight below 1 goes sooner than by the heuristic alone, what has one above it later.
 // Only the order in which values go changes: the budget is kept, and gradients are bitwise those of

@@ -124,7 +124,7 @@ class Figures(unittest.TestCase):
             self.assertFalse(figures(text), text)
         for text in ("`scripts/bench hooks`", "```\nreprise compare --steps 3\n```", "[figures](docs/results/tape.md)"):
             self.assertTrue(sources(text), text)
-        for text in ("reprise compare shows it", "`reprise::checkpoint`", "[why](docs/tape.md)", "`make all`"):
+        for text in ("reprise compare shows it", "`reprise::checkpoint`", "[why](docs/using_a_budget.md)", "`make all`"):
             self.assertFalse(sources(text), text)
 
 
