@@ -92,11 +92,11 @@ void measure(Session& session, const Case& made) {
   race.add("plain", [step] { step->run(false); });
   race.add("recomputed", [step] { step->run(true); });
   race.run(Seconds(60));
-  race.report(
-      made.name + ", time", "×plain",
-      [](const Round& round) { return round["recomputed"] / round["plain"]; }, {.at_most = 1.1});
-  race.report(
-      made.name + ", plain step", "ms", [](const Round& round) { return 1e3 * round["plain"]; });
+  race.report(made.name + ", time", "×plain",
+              [](const Round& round) { return round["recomputed"] / round["plain"]; },
+              {.at_most = 1.1});
+  race.report(made.name + ", plain step", "ms",
+              [](const Round& round) { return 1e3 * round["plain"]; });
 }
 
 }  // namespace

@@ -94,7 +94,8 @@ bool may_keep(const OperatorFacts& facts, CheckpointPolicy policy) {
 // An operator that changes one argument and gives it back, and has no other effects but draws.
 bool changes_one_argument(const OperatorCall& call, const OperatorFacts& facts) {
   const auto& returns = call.schema().returns();
-  return facts.writes.size() == 1 && !facts.changes_shape && returns.size() == 1 && returns[0].alias_info() != nullptr &&
+  return facts.writes.size() == 1 && !facts.changes_shape && returns.size() == 1 &&
+         returns[0].alias_info() != nullptr &&
          call.arguments()[facts.writes[0].argument].isTensor();
 }
 
@@ -152,9 +153,10 @@ void Caching::intercept_write(OperatorCall& call, const OperatorFacts& facts) {
   };
   if (begun.verdict) check(begun.verdict->policy);
   call.proceed();
-  const Verdict verdict = begun.verdict ? *begun.verdict
-                                        : kept_->rule().decide({call.schema(), arguments,
-                                                                call.results(), begun.number});
+  const Verdict verdict =
+      begun.verdict
+          ? *begun.verdict
+          : kept_->rule().decide({call.schema(), arguments, call.results(), begun.number});
   check(verdict.policy);
   if (facts.draws_random && changes_one && saves(verdict.policy)) {
     keep_draw(facts, arguments, verdict, begun.position);
