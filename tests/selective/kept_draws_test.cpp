@@ -105,13 +105,18 @@ TEST_F(KeptDraws, UnderAByteBudgetGradientsAreThePlainOnes) {
     return masked(masked(checkpoint(options_, masked, checkpoint(options_, masked, x))));
   };
   const Tensors plain = gradients_of([&] { return f(x_); }, {x_});
-  for (const std::int64_t values : {9, 40}) {
-    MemoryBudget budget(live_bytes() + Bytes(values * kSide * kSide * 4), {.smallest = Bytes(1)});
+  const BudgetOptions dropping_all{.paranoid = true, .smallest = Bytes(1)};
+  const BudgetOptions dropping_some{.smallest = Bytes(1)};
+  for (const auto& [limit, options] :
+       {std::pair(GiB(64), dropping_all),
+        std::pair(live_bytes() + Bytes(9 * kSide * kSide * 4), dropping_some)}) {
+    MemoryBudget budget(limit, options);
     const auto step = [&] {
       const auto scope = budget.step();
       return gradients_of([&] { return f(x_); }, {x_});
     };
-    EXPECT_TRUE(same_bits(step(), plain)) << values;
+    EXPECT_TRUE(same_bits(step(), plain)) << to_string(limit);
+    EXPECT_GT(budget.report().replayed, 0) << to_string(limit);
   }
 }
 
