@@ -14,6 +14,8 @@ std::span<const Bench> all_benches() {
       {"interceptor_overhead", "what it costs an operator to be seen", interceptor_overhead},
       {"selective_fine", "32 small blocks whose matrix products are kept", selective_fine},
       {"selective_coarse", "8 larger ones: time and peak", selective_coarse},
+      {"selective_attention", "blocks that recompute attention's core: bytes and time",
+       selective_attention},
       {"memory_law", "peak and recomputation as the depth grows", memory_law},
       {"offload_disk", "saved tensors on a disk: time and peak", offload_disk},
       {"tape_overhead", "what it costs an operator to be recorded", tape_overhead},

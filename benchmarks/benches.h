@@ -27,6 +27,7 @@ void memory_law(Session& session);
 void offload_disk(Session& session);
 void region_chain(Session& session);
 void region_overhead(Session& session);
+void selective_attention(Session& session);
 void selective_coarse(Session& session);
 void selective_fine(Session& session);
 void sequential_fine(Session& session);

@@ -16,17 +16,18 @@
 // - A result that was changed in place after it was kept is recomputed (kPreferSave; but a change
 //   that follows at once, as the bias of nn::Linear, is kept with it), or a DeterminismError
 //   (kMustSave, and so a list of operators) unless SelectiveOptions::allow_cache_entry_mutation.
-// - What kPreferSave keeps after the last tensor that f saves for backward is let go of when
-// forward
+// - What kPreferSave keeps after the last tensor that f saves for backward is freed when forward
 //   ends: a recomputation stops before it.
-// - A policy keeps results whether or not backward reads them: it says what need not run again.
-// Where
-//   products are followed by an activation that saves its own result, as in tanh(x W), they come
-//   beside what the plain step keeps, and a region may take more bytes than no region.
+// - A policy keeps what it names, whether or not backward reads it. So a region may take more bytes
+//   than the plain step: for tanh(x W + 1) the plain step keeps tanh's result alone, while a region
+//   with save_matmuls() keeps the product x W and makes tanh's result from it in backward.
 // - What only rearranges or reads metadata (views, detach) is recomputed, which costs nothing,
 //   unless the policy says kMustSave.
 // - An operator that changes its arguments in place (batch_norm's running statistics among them)
-//   cannot be answered: kPreferSave then recomputes, kMustSave is a UsageError.
+//   cannot be answered: kPreferSave then recomputes, kMustSave is a UsageError. One draw is an
+//   exception: kPreferSave keeps what bernoulli_ draws (a dropout mask on the CPU) as one bit an
+//   element, if there are 32,768 or more, for drawing takes ten times longer than unpacking. Under
+//   a MemoryBudget, which packs masks itself, it is drawn again.
 // - Casts that autocast makes are recomputed: it caches them longer than a region lasts.
 // - A kept operator that draws random numbers leaves the generator as if it had run, so that what
 //   is drawn after it is drawn again the same. (torch leaves it where it was.)
@@ -159,13 +160,20 @@ OperatorPolicy save_all_but_cheap();
 // goes on: a dearer result drives out cheaper ones). Throws UsageError for a negative number.
 OperatorPolicy save_largest_cost_per_byte(Bytes bytes);
 
-// Keeps products, norms and activations, but nothing of the core of attention: neither its scores
-// (the product of queries and keys), nor what scaling, masking, softmax and dropout make of them,
-// fused or not. A block of a transformer then keeps about the 34 s b h bytes of "selective
-// activation recomputation" (Korthikanti et al., arXiv:2205.05198, section 5) and no term in the
-// square of the time. It goes by the operators: scores are the result of a batched product that is
-// larger than both of its factors, and sums, elementwise products, copies and dropout are
-// recomputed wherever they stand.
+// Keeps products and activations, but nothing of the core of attention: neither its scores (the
+// product of queries and keys), nor what scaling, masking, softmax and dropout make of them. This
+// is "selective activation recomputation" (Korthikanti et al., arXiv:2205.05198, section 5).
+// - It goes by the operators: scores are the result of a batched product that is larger than both
+//   of its factors. Sums, elementwise products, copies, dropout and layer norms are recomputed
+//   wherever they stand. Fused attention holds no scores, and its results are kept.
+// - Bytes: a block of a transformer keeps less than the paper's 34 s b h, here 16 s b h elements
+//   and two masks, since norms are recomputed too. Of the square of the time t remain the bits of a
+//   dropout mask, a t² b / 8 bytes for a heads.
+// - Time: a recomputation runs the product of queries and keys again, t / (18 d + 3 t) / 2 of the
+//   step's operations at width d, and passes over the scores: mask, softmax, dropout. In blocks of
+//   width 256 with 4 heads and t = 1024 a step takes as long as the plain one, where the system
+//   gives large pages on request (Linux: transparent_hugepage "madvise" or "always"); regions
+//   ask for them, the plain step does not (docs/architecture.md, "Large pages").
 OperatorPolicy recompute_attention();
 
 // Every n-th call of an operator, the n-th first: every_nth("mm", 2) keeps the 2nd, 4th, ... of

@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "libtorch/fresh_memory.h"
+#include "libtorch/large_memory.h"
 #include "libtorch/limited_work.h"
 #include "libtorch/memory_limit.h"
 
@@ -180,7 +181,9 @@ class CountingAllocator final : public c10::Allocator {
   static c10::DataPtr hand_out(void* data, std::size_t bytes, c10::DeleterFnPtr deleter) {
     c10::DataPtr result(data, data, deleter, c10::Device(c10::kCPU));
     c10::profiledCPUMemoryReporter().New(data, bytes);
-    if (data != nullptr) note_allocation(data);
+    if (data == nullptr) return result;
+    note_allocation(data);
+    advise_large_pages(data, bytes);
     return result;
   }
 

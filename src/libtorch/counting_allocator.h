@@ -1,9 +1,10 @@
 // The CPU allocator that counts: LibTorch's own, plus counters.
 //
-// It allocates with the functions that the stock allocator uses, so that alignment, huge pages and
-// the fill flags stay as they are, and reports to torch.profiler as the stock one does. Sizes are
-// those that malloc really handed out (malloc_usable_size), read again on release: no table, no
-// header, exact.
+// It allocates with the functions that the stock allocator uses, so that alignment and the fill
+// flags stay as they are. Large memory that the function of a region asks for is advised to the
+// system for large pages (large_memory.h). It reports to torch.profiler as the stock one does.
+// Sizes are those that malloc really handed out (malloc_usable_size), read again on release: no
+// table, no header, exact.
 #pragma once
 
 #include <c10/core/Allocator.h>

@@ -25,13 +25,14 @@ bool state_has(bool libtorch::ThreadState::*flag) {
 
 // What stands for one call.
 struct Answer {
-  // kDone: what it writes is there already.
-  enum class Kind { kRun, kRunUnmanaged, kResults, kDone };
+  // kDraw: what it drew into its argument is written there. kDone: what it writes is there already.
+  enum class Kind { kRun, kRunUnmanaged, kResults, kDraw, kDone };
   Kind kind = Kind::kRun;
   c10::SmallVector<c10::IValue, 1> results = {};
   std::vector<std::shared_ptr<ParkedTensor>> parked = {};
   c10::SmallVector<bool, 1> required_grad = {};
   std::vector<Drawn> drawn = {};
+  std::shared_ptr<const KeptDraw> draw = {};
   bool is_private = false;
 };
 
@@ -121,17 +122,19 @@ Answer Answering::answer_to(const c10::FunctionSchema& schema, std::uint64_t sha
                                   "value"
                                 : "kPreferCpuOffload, which recomputes it then"));
   }
-  Answer answer{.kind = Answer::Kind::kResults,
+  Answer answer{.kind = found->draw != nullptr ? Answer::Kind::kDraw : Answer::Kind::kResults,
                 .results = {},
                 .parked = found->parked,
                 .required_grad = found->required_grad,
                 .drawn = found->drawn,
+                .draw = found->draw,
                 .is_private = found->is_private};
   // What is parked takes no memory: it stays, in case that loading fails and is tried again.
   if (hands_out_copies_ || !found->parked.empty()) {
     answer.results = found->copy_of_results();
   } else {
     answer.results = std::move(found->results);
+    found->draw.reset();
     found->gone = true;
   }
   if (found->is_followed) {
@@ -179,8 +182,11 @@ void Answering::intercept(OperatorCall& call) {
   const auto& facts = facts_of(call.handle());
   if (is_ignored(call, facts)) return;
   Answer answer = answer_to(call.schema(), shapes_of(call.arguments()));
-  if (answer.kind == Answer::Kind::kDone) {
+  if (answer.kind == Answer::Kind::kDraw || answer.kind == Answer::Kind::kDone) {
     const c10::IValue written = call.arguments()[facts.writes[0].argument];
+    // Where it cannot be written, it is drawn again: the generator is as it was in forward.
+    if (answer.draw != nullptr && !answer.draw->write_to(written.toTensor())) return;
+    set_generators(answer.drawn);
     return call.answer(at::ArrayRef<c10::IValue>(written));
   }
   if (answer.kind != Answer::Kind::kResults) return;

@@ -76,6 +76,8 @@ class Caching final : public SelectiveInterceptor {
   void keep(const OperatorCall& call, const OperatorFacts& facts, const Verdict& verdict,
             const SelectiveCheckpointContext& context, std::size_t position);
   void intercept_write(OperatorCall& call, const OperatorFacts& facts);
+  void keep_draw(const OperatorFacts& facts, at::ArrayRef<c10::IValue> arguments,
+                 const Verdict& verdict, std::size_t position);
   void note_results(const OperatorCall& call, const OperatorFacts& facts);
 
   const std::shared_ptr<KeptResults> kept_;
@@ -89,11 +91,11 @@ bool may_keep(const OperatorFacts& facts, CheckpointPolicy policy) {
   return (!facts.aliases && !facts.makes_new) || must(policy);
 }
 
-// An operator that changes one argument and gives it back, and has no other effects.
-bool may_follow(const OperatorCall& call, const OperatorFacts& facts) {
+// An operator that changes one argument and gives it back, and has no other effects but draws.
+bool changes_one_argument(const OperatorCall& call, const OperatorFacts& facts) {
   const auto& returns = call.schema().returns();
-  return facts.writes.size() == 1 && !facts.draws_random && !facts.changes_shape &&
-         returns.size() == 1 && returns[0].alias_info() != nullptr &&
+  return facts.writes.size() == 1 && !facts.changes_shape && returns.size() == 1 &&
+         returns[0].alias_info() != nullptr &&
          call.arguments()[facts.writes[0].argument].isTensor();
 }
 
@@ -127,7 +129,8 @@ void Caching::intercept(OperatorCall& call) {
 
 // What it writes to may be a kept result: nn::Linear adds its bias to a product in place.
 void Caching::intercept_write(OperatorCall& call, const OperatorFacts& facts) {
-  const bool follows = may_follow(call, facts);
+  const bool changes_one = changes_one_argument(call, facts);
+  const bool follows = changes_one && !facts.draws_random;
   const std::uint64_t shapes = shapes_of(call.arguments());
   const c10::SmallVector<c10::IValue, 8> arguments(call.arguments().begin(),
                                                    call.arguments().end());
@@ -144,14 +147,19 @@ void Caching::intercept_write(OperatorCall& call, const OperatorFacts& facts) {
                     });
     }
   }
-  // Nothing can be kept of it.
+  // Nothing can be kept of it but a draw.
   const auto check = [&](CheckpointPolicy policy) {
     if (must(policy)) refuse(policy, name_of(call.schema()));
   };
   if (begun.verdict) check(begun.verdict->policy);
   call.proceed();
-  if (!begun.verdict) {
-    check(kept_->rule().decide({call.schema(), arguments, call.results(), begun.number}).policy);
+  const Verdict verdict =
+      begun.verdict
+          ? *begun.verdict
+          : kept_->rule().decide({call.schema(), arguments, call.results(), begun.number});
+  check(verdict.policy);
+  if (facts.draws_random && changes_one && saves(verdict.policy)) {
+    keep_draw(facts, arguments, verdict, begun.position);
   }
   if (followed != nullptr && !followed->parked.empty()) {
     const Offloading offloading(
@@ -166,6 +174,22 @@ void Caching::intercept_write(OperatorCall& call, const OperatorFacts& facts) {
   std::lock_guard<std::mutex> lock(kept_->mutex);
   if (followed == nullptr) return kept_->close();
   kept_->follow(*followed, begun.position, arguments[facts.writes[0].argument].toTensor());
+}
+
+void Caching::keep_draw(const OperatorFacts& facts, at::ArrayRef<c10::IValue> arguments,
+                        const Verdict& verdict, std::size_t position) {
+  const at::Tensor& drawn = arguments[facts.writes[0].argument].toTensor();
+  const auto generator = libtorch::generator_of_draw(facts, arguments);
+  auto draw = generator ? KeptDraw::of(drawn) : nullptr;
+  if (draw == nullptr) return;
+  auto entry = std::make_unique<KeptCall>();
+  entry->position = position;
+  entry->drawn.push_back({*generator, RandomState::of_generators({&*generator, 1})});
+  const Bytes bytes = draw->bytes();
+  entry->draw = std::move(draw);
+  std::lock_guard<std::mutex> lock(kept_->mutex);
+  kept_->keep(std::move(entry), verdict.limit, bytes,
+              static_cast<double>(drawn.numel()) / static_cast<double>(bytes.count));
 }
 
 // Views that the schema declares count with their base. Memory that only this result has needs no

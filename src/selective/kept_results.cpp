@@ -305,6 +305,7 @@ void KeptResults::drop_everything() {
   for (const auto& kept : kept_) {
     kept->results.clear();
     kept->parked.clear();
+    kept->draw.reset();
     kept->gone = true;
   }
 }

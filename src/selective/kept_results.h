@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "core/recycling_allocator.h"
+#include "selective/kept_draw.h"
 #include "selective/policy_rule.h"
 
 namespace reprise {
@@ -91,6 +92,8 @@ struct KeptCall final : Recycled<KeptCall> {
   // Calls that came right after it changed the results in place: those are kept as they were then,
   // and a recomputation does not make these calls.
   bool is_followed = false;
+  // In place of results, of a call that drew into its argument in place.
+  std::shared_ptr<const KeptDraw> draw;
   // Nobody else has the results, which a recomputation may change in place.
   bool is_private = false;
   // Of a custom function, whose saved tensors stay with its node: whether its results required

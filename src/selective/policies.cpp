@@ -248,10 +248,7 @@ OperatorPolicy recompute_attention() {
       OperatorSet({"bmm", "baddbmm"}, kCaller),
       OperatorSet(
           {"_softmax", "_safe_softmax", "native_dropout", "bernoulli", "masked_fill", "where",
-           "add", "sub", "mul", "div", "clone", "_to_copy", "empty_like",
-           "_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_for_cpu",
-           "_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention",
-           "_scaled_dot_product_fused_attention_overrideable"},
+           "add", "sub", "mul", "div", "clone", "_to_copy", "empty_like", "native_layer_norm"},
           kCaller)));
   return policy;
 }
