@@ -7,9 +7,9 @@
 // In forward a policy is asked about each operator call below autograd (so about addmm, not about
 // linear); what it says to save is kept, detached, until the recomputation meets the same call
 // again, which is then answered instead of run. The policy is not asked again. Calls are matched in
-// the order of forward. The semantics are those of torch
-// 2.13's create_selective_checkpoint_contexts (torch/utils/checkpoint.py), where this file says
-// nothing else:
+// the order of forward. The semantics are those of torch 2.13's
+// create_selective_checkpoint_contexts (torch/utils/checkpoint.py), where this file says nothing
+// else:
 // - Kept results are freed when they have been used, and with the graph. So a region can be
 //   recomputed once: a second backward over it (retain_graph, second derivatives) is a
 //   DeterminismError, unless SelectiveOptions::reuse.
@@ -17,12 +17,10 @@
 //   that follows at once, as the bias of nn::Linear, is kept with it), or a DeterminismError
 //   (kMustSave, and so a list of operators) unless SelectiveOptions::allow_cache_entry_mutation.
 // - What kPreferSave keeps after the last tensor that f saves for backward is let go of when
-// forward
-//   ends: a recomputation stops before it.
+//   forward ends: a recomputation stops before it.
 // - A policy keeps results whether or not backward reads them: it says what need not run again.
-// Where
-//   products are followed by an activation that saves its own result, as in tanh(x W), they come
-//   beside what the plain step keeps, and a region may take more bytes than no region.
+//   Where products are followed by an activation that saves its own result, as in tanh(x W), they
+//   come beside what the plain step keeps, and a region may take more bytes than no region.
 // - What only rearranges or reads metadata (views, detach) is recomputed, which costs nothing,
 //   unless the policy says kMustSave.
 // - An operator that changes its arguments in place (batch_norm's running statistics among them)
