@@ -5,8 +5,7 @@
 //   sqrt          round(sqrt(L)) segments, each a region: O(sqrt(L)) bytes, one more forward
 //   every-block   each layer a region: O(L) bytes, but only the layers' inputs; one more forward
 //   from-input    each layer's input is computed again from the chain's input (regions nested as
-//   deep as
-//                 the chain): constant bytes but for the regions' own records, O(L^2) layers
+//                 deep as the chain): constant bytes but for the regions' own records, O(L^2) layers
 //
 // Exponents are slopes of a least-squares line through log(figure) over log(L).
 #include <ATen/ATen.h>

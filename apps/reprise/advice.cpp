@@ -106,8 +106,7 @@ Advice fuse(const AdviceFigures& figures) {
   Advice advice{.remedy = Remedy::kFusedAttention, .way = "", .words = {}};
   advice.words.push_back(fmt::format(
       "Use --attention fused: it never keeps the attention weights, so that the plain step peaks "
-      "at "
-      "{} of {} in place of {}, and nothing is recomputed.",
+      "at {} of {} in place of {}, and nothing is recomputed.",
       to_string(*figures.fused_peak), to_string(figures.device), to_string(figures.plain_peak)));
   if (const AdviceFigures::Way* const way = fastest_that_fits(figures)) {
     advice.words.push_back(fmt::format("Without it, use {}.", told(figures, *way)));

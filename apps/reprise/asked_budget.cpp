@@ -79,8 +79,7 @@ Bytes AskedBudget::limit(Bytes live, Bytes measured) const {
   if (limit > live) return limit;
   throw UsageError(
       fmt::format("{} is '{}', which is {}, and {} are live before the step already (weights and "
-                  "what goes with "
-                  "them): give more, or bytes above those, such as +{:.0f}MB",
+                  "what goes with them): give more, or bytes above those, such as +{:.0f}MB",
                   option_, text_, to_string(limit), to_string(live),
                   std::max(1.0, std::ceil(live.megabytes()))));
 }

@@ -39,9 +39,11 @@ void bind(CLI::App& command, AdviseOptions& options);
 void check(EstimateCommandOptions& options);
 void check(AdviseOptions& options);
 
-// What is estimated if nothing is named, and the model is deep enough: all whose
-// parameter is no number, and that do not take a time that grows with the square of the layers.
+// The largest vocabulary, batch and number of shards that are estimated.
 inline constexpr std::int64_t kMostEstimated = std::int64_t{1} << 20;
+
+// The strategies that are estimated if none is named: those whose parameter is no number and whose
+// time does not grow with the square of the layers. `sqrt` is one of them from 4 layers on.
 std::vector<std::string> estimated_strategies(std::int64_t layers);
 
 // As estimate_step() takes them; reads the machine's file.

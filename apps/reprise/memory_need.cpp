@@ -66,9 +66,8 @@ void check_memory(const RunOptions& options, int copies, c10::Device device) {
   if (parameters * kWordBytes * held > memory) {
     throw UsageError(fmt::format(
         "--layers {} of --width {} with --context {} make {:.3g} parameters, which need at least "
-        "{} "
-        "({} times 4 bytes each), and this machine has {}; choose a smaller --width, --layers or "
-        "--context",
+        "{} ({} times 4 bytes each), and this machine has {}; choose a smaller --width, --layers "
+        "or --context",
         options.gpt.layers, options.gpt.width, options.gpt.context, parameters,
         text_of(parameters * kWordBytes * held), held, text_of(memory)));
   }

@@ -272,8 +272,7 @@ void check_trace(PlanOptions& options) {
   if (std::ranges::count(options.planners, "ilp") > 0 && !planners::has_ilp()) {
     throw UsageError(
         "--planner is 'ilp', but this build of reprise has no HiGHS: choose hindsight, or build "
-        "with "
-        "REPRISE_HIGHS_LIBRARY");
+        "with REPRISE_HIGHS_LIBRARY");
   }
   if (options.budgets.empty()) options.budgets = {"80%", "50%", "30%", "20%"};
   for (const std::string& budget : options.budgets) read_planned_budget(budget, MB(1));

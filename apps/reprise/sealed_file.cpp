@@ -1,5 +1,5 @@
-// POSIX calls rather than streams, because only they can flush to the disk: a
-// rename may reach the disk before the bytes of the renamed file do.
+// POSIX calls rather than streams, because only they can flush to the disk: a rename may reach the
+// disk before the bytes of the renamed file do.
 #include "apps/reprise/sealed_file.h"
 
 #define XXH_INLINE_ALL

@@ -23,7 +23,7 @@ namespace {
 using Paths = std::vector<fs::path>;
 
 // Prose and source code, sorted; measurements, logs and tables say little and change with every
-// run. Without an extension: LICENSE, Makefile, scripts.
+// run. Files without an extension are told apart by is_data().
 constexpr std::array<std::string_view, 20> kTextExtensions = {
     "",    ".c",   ".cc", ".cmake", ".cpp", ".css", ".h",    ".hpp", ".html", ".js",
     ".md", ".pod", ".py", ".rst",   ".sh",  ".tex", ".toml", ".txt", ".yaml", ".yml"};
@@ -49,6 +49,14 @@ bool has_text_extension(const fs::path& path) {
   std::string extension = path.extension().string();
   for (char& c : extension) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   return std::ranges::binary_search(kTextExtensions, extension);
+}
+
+// Files without an extension are often data, such as test inputs named by their hash. Prose and
+// build files are named README or Makefile, or copyright as in Debian; scripts begin with "#!".
+bool is_data(const fs::path& path, std::string_view bytes) {
+  const std::string name = path.filename().string();
+  return !path.has_extension() && !(name[0] >= 'A' && name[0] <= 'Z') && name != "copyright" &&
+         !bytes.starts_with("#!");
 }
 
 // Compares what the paths lead to, for they may be relative or go through links.
@@ -99,7 +107,7 @@ void append_folder(const fs::path& folder, const Paths& left_out, const std::str
                    TextData& data, std::string& all) {
   for (const fs::path& file : files_below(folder, left_out, remedy)) {
     const std::string bytes = read_regular_file(file, remedy);
-    if (bytes.empty() || looks_binary(bytes)) continue;
+    if (bytes.empty() || looks_binary(bytes) || is_data(file, bytes)) continue;
     all += bytes;
     ++data.files;
   }

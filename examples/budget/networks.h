@@ -2,11 +2,10 @@
 // nothing of reprise, and main.cpp puts its steps under a budget without a change to it.
 //
 // - A generative adversarial network of convolutions with batch normalization, after Radford et
-// al.,
-//   arXiv:1511.06434: two networks, two optimizers, three backward passes a step, labels that are
-//   filled in place, running statistics.
+//   al., arXiv:1511.06434: two networks, two optimizers, three backward passes a step, labels that
+//   are filled in place, running statistics.
 // - LibTorch's own torch::nn::TransformerEncoder with dropout, which learns to tell what comes
-// next.
+//   next.
 #pragma once
 
 #include <torch/torch.h>

@@ -160,10 +160,10 @@ struct Estimate {
 // policies and budgets around it see nothing of it, and it nothing of them.
 //
 // Threads: nobody else may use the module meanwhile, nor count on draws from the default generators
-// where `loss` seeds them. Estimates of different modules may run on
-// several threads at once, each with its own; the first of a process, which registers shape
-// functions, must not overlap operators of other threads. `loss` may run operators on threads of
-// its own with at::ThreadLocalState; operators there make the choices of the CPU.
+// where `loss` seeds them. Estimates of different modules may run on several threads at once,
+// each with its own; the first of a process, which registers shape functions, must not overlap
+// operators of other threads. `loss` may run operators on threads of its own with
+// at::ThreadLocalState; operators there make the choices of the CPU.
 //
 // Throws UsageError for
 // - a call inside of another estimate or of MetaTensors, and an empty function;
@@ -175,9 +175,9 @@ struct Estimate {
 //   an operator that has no shape function; the text says how to add one;
 // - a step under autocast for that device, which tensors without memory do not follow: convert the
 //   module instead;
-// - a tensor outside of the module that requires a gradient and gets one: register or detach it; a
-// tensor from
-//   before the estimate whose history backward would go on into: make it in `loss`, or detach it;
+// - a tensor outside of the module that requires a gradient and gets one: register or detach it;
+// - a tensor made before the estimate, if backward would continue into its history: make it in
+//   `loss`, or detach it;
 // - operators on sparse tensors, and set_data() of a tensor outside of the module;
 // - checkpoint_sequential() with a budget in bytes, which measures layers: give it a schedule;
 // - parameters and buffers that the step registers in a module with memory, for they would have

@@ -127,8 +127,7 @@ enum class PgacRanking : std::uint8_t {
 //   (one standard deviation), or above 10^4. Errors with such tails are bounded by no number of
 //   measurements.
 // - **Audits.** A step that is audited is exact. Layers run as regions; in backward each is run
-// once
-//   more and its gradients are made four times: with and without noise in its values, from the
+//   once more and its gradients are made four times: with and without noise in its values, from the
 //   step's own gradient and from that which the lossy step would have had there. So the whole
 //   step's real error is measured, one layer after the other. An audit needs all layers' inputs,
 //   one layer's values twice and all parameters' gradients twice more, and takes about three times

@@ -15,27 +15,23 @@
 //
 // Rules
 // - Scopes nest; the innermost alone is called. A scope belongs to the thread that opened it, and
-// goes
-//   along to autograd's worker threads for a backward() that is called inside it. In a Python
+//   goes along to autograd's worker threads for a backward() that is called inside it. In a Python
 //   process PyTorch's own hooks and these form one stack: the innermost wins, whichever kind it is.
 // - `pack` sees the tensor without its history: it may be kept as it is without a reference cycle.
-// It
-//   must not change it in place. Scalars that LibTorch wraps itself (the 2 in x * 2) are not shown.
+//   It must not change it in place. Scalars that LibTorch wraps itself (the 2 in x * 2) are not
+//   shown.
 // - `pack` and `unpack` run under no-grad. `unpack` must return a tensor of the same shape and
-// dtype; it
-//   may be called from several threads at once, and any number of times (retain_graph).
+//   dtype; it may be called from several threads at once, and any number of times (retain_graph).
 // - In-place changes stay errors: where unpack's result shares the memory of the tensor that was
-// packed,
-//   and that was changed in place since, backward throws autograd's own error. (A result with
-//   memory of its own is not affected by such a change, and is accepted.)
+//   packed, and that was changed in place since, backward throws autograd's own error. (A result
+//   with memory of its own is not affected by such a change, and is accepted.)
 // - Exceptions from either function leave the program as autograd leaves it after any failing
-// operator.
+//   operator.
 //
 // - LibTorch's profiler and these scopes keep their state in one stack: open and close them
-// properly nested.
+//   properly nested.
 // - In a Python process, `import torch` before the first C++ backward: LibTorch starts its pool of
-// autograd
-//   threads for the engine that is used first.
+//   autograd threads for the engine that is used first.
 //
 // Without an open scope a saved tensor costs nothing extra.
 #pragma once

@@ -7,9 +7,9 @@
 // In forward a policy is asked about each operator call below autograd (so about addmm, not about
 // linear); what it says to save is kept, detached, until the recomputation meets the same call
 // again, which is then answered instead of run. The policy is not asked again. Calls are matched in
-// the order of forward. The semantics are those of torch
-// 2.13's create_selective_checkpoint_contexts (torch/utils/checkpoint.py), where this file says
-// nothing else:
+// the order of forward. The semantics are those of torch 2.13's
+// create_selective_checkpoint_contexts (torch/utils/checkpoint.py), where this file says nothing
+// else:
 // - Kept results are freed when they have been used, and with the graph. So a region can be
 //   recomputed once: a second backward over it (retain_graph, second derivatives) is a
 //   DeterminismError, unless SelectiveOptions::reuse.

@@ -65,8 +65,8 @@ struct StoreStatistics {
   Bytes read;              // and brought back
 };
 
-// A store of your own derives from this class and implements park_flat(), exact(),
-// takes() and name(); docs/extending.md shows one. It is made with std::make_shared.
+// A store of your own derives from this class and implements park_flat(), exact(), takes() and
+// name(); docs/extending.md shows one. It is made with std::make_shared.
 class Store : public std::enable_shared_from_this<Store> {
  public:
   Store() = default;

@@ -76,8 +76,7 @@ Bytes Fitting::named_least() const {
 void Fitting::refuse(Bytes budget) const {
   throw BudgetError("Pgac: the budget is " + to_string(budget) + " (" +
                     std::to_string(budget.count) +
-                    " bytes), but under every mask the layers need "
-                    "at least " +
+                    " bytes), but under every mask the layers need at least " +
                     to_string(named_least()) + " (" + std::to_string(named_least().count) +
                     " bytes); raise the budget, or give smaller layers or batches");
 }

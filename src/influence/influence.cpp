@@ -84,8 +84,7 @@ double influence_of(const at::Tensor& gradient, const at::Tensor& activation) {
       !can_be_scored(gradient)) {
     refuse("the gradient is " + gradient.toString() + ", the activation " + activation.toString() +
            "; both must be dense, with memory, and of one type of float, double, half, bfloat16 "
-           "and the "
-           "complex forms of the first two");
+           "and the complex forms of the first two");
   }
   const at::NoGradGuard no_grad;
   if (!gradient.device().is_cpu()) {

@@ -105,8 +105,7 @@ void influence::check_options(const PgacOptions& options) {
   if (goes_by_cost && !options.budget) {
     throw UsageError(
         "Pgac: a ranking by cost is given, but there is no budget for which layers would be "
-        "ranked; "
-        "give one");
+        "ranked; give one");
   }
   check_gamma(options);
   if (options.lossy) check_lossy(options);

@@ -26,17 +26,14 @@ std::string name_of(const Node& node) {
 const char* anomaly_hint() {
   if (torch::autograd::AnomalyMode::is_enabled()) {
     return " Hint: the backtrace further above shows the operation that failed to compute its "
-           "gradient."
-           " The variable in question was changed in there or anywhere later. Good luck!";
+           "gradient. The variable in question was changed in there or anywhere later. Good luck!";
   }
 #if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 13)
   return " Hint: enable anomaly detection to find the operation that failed to compute its "
-         "gradient,"
-         " with torch.autograd.set_detect_anomaly(True, check_nan=False).";
+         "gradient, with torch.autograd.set_detect_anomaly(True, check_nan=False).";
 #else
   return " Hint: enable anomaly detection to find the operation that failed to compute its "
-         "gradient,"
-         " with torch.autograd.set_detect_anomaly(True).";
+         "gradient, with torch.autograd.set_detect_anomaly(True).";
 #endif
 }
 

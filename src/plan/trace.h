@@ -7,8 +7,7 @@
 //   {"INSTRUCTION":"ANNOTATE","ANNOTATION":"START"}       what came before is left out; any other
 //                                                         annotation has no effect
 //   {"INSTRUCTION":"CONSTANT","NAME":"x1"}                a value without a producer, never
-//   dropped;
-//                                                         must be followed by its MEMORY
+//                                                         dropped; must be followed by its MEMORY
 //   {"INSTRUCTION":"MEMORY","NAME":"x1","MEMORY":"4096"}  its bytes
 //   {"INSTRUCTION":"CALL","NAME":"mm","ARGS":["x1","x2"],"RESULT":["x3"],"TIME":"1500"}
 //                                                         an operator call that took TIME
@@ -22,13 +21,12 @@
 //                                                         their names mean new values of the same
 //                                                         size from here on
 //   {"INSTRUCTION":"COPY","DST":"x4","SRC":"x3"}          another name, and holder, of the same
-//   tensor
+//                                                         tensor
 //   {"INSTRUCTION":"COPY_FROM","DST":"x4","SRC":"x3"}     the name lets go of what it held and
-//   holds SRC
+//                                                         holds SRC
 //   {"INSTRUCTION":"RELEASE","NAME":"x4"}                 the program lets go; a name that is not
-//   known
-//                                                         is passed over, it may be older than
-//                                                         START
+//                                                         known is passed over, it may be older
+//                                                         than START
 //
 // What is still held at the end is a result of the step: it must be there when the step ends.
 #pragma once

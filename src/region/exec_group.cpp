@@ -49,8 +49,7 @@ GraphExecGroup::Scope::Scope(GraphExecGroup& group) {
   if (state->group != nullptr) {
     throw UsageError(
         "GraphExecGroup::Scope: this thread is already inside a group's scope; groups cannot be "
-        "nested, so "
-        "close the outer scope first");
+        "nested, so close the outer scope first");
   }
   state->group = group.state_;
   impl_.reset(new Impl{libtorch::ThreadStateScope(std::move(state))});

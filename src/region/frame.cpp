@@ -135,11 +135,10 @@ at::Tensor Frame::fetch(const Placeholder& placeholder) {
       name_of_region(name_) + ": saved tensor " + std::to_string(placeholder.index()) +
       " was already unpacked once in this " +
       (grouped ? "GraphExecGroup: two backward calls that overlap (that need the same saved "
-                 "tensor) cannot "
-                 "share one group. Run them over disjoint parts of the graph, or without the group."
+                 "tensor) cannot share one group. Run them over disjoint parts of the graph, or "
+                 "without the group."
                : "backward call. A custom autograd function that reads its saved variables more "
-                 "than once "
-                 "must keep what the first read returned."));
+                 "than once must keep what the first read returned."));
 }
 
 // Callbacks of a backward call are run only if it succeeds, but they are destroyed in any case.

@@ -187,16 +187,14 @@ variable_list ReentrantFunction::backward(AutogradContext* context,
   if (!libtorch::backward_accumulates()) {
     throw DeterminismError(
         "checkpoint() with reentrant=true is incompatible with autograd::grad() and with passing "
-        "inputs to "
-        "backward(): its backward accumulates into leaves. Set reentrant=false, or call backward() "
-        "without "
-        "inputs.");
+        "inputs to backward(): its backward accumulates into leaves. Set reentrant=false, or call "
+        "backward() without inputs.");
   }
   if (c10::GradMode::is_enabled()) {
     throw DeterminismError(
         "checkpoint() with reentrant=true cannot be differentiated twice: the backward that it "
-        "runs inside "
-        "would not be part of the graph that create_graph=true asks for. Set reentrant=false.");
+        "runs inside would not be part of the graph that create_graph=true asks for. Set "
+        "reentrant=false.");
   }
   const auto region =
       c10::static_intrusive_pointer_cast<Reentrant>(context->saved_data["region"].toCapsule());
@@ -227,8 +225,8 @@ variable_list ReentrantFunction::backward(AutogradContext* context,
     throw DeterminismError(
         name_of_region(region->name) +
         ": none of the outputs requires grad when the function is run again, so this reentrant "
-        "region is not "
-        "necessary: call the function plainly, detach outside of it, or set reentrant=false");
+        "region is not necessary: call the function plainly, detach outside of it, or set "
+        "reentrant=false");
   }
   if (!roots.empty()) {
     torch::autograd::backward(roots, root_gradients);
@@ -257,8 +255,7 @@ void run_reentrant(const CheckpointOptions& options,
                    [](const at::Tensor& input) { return input.requires_grad(); })) {
     TORCH_WARN(name_of_region(options.name),
                " with reentrant=true: none of the inputs has requires_grad=true. Gradients will be "
-               "undefined "
-               "(reentrant=false has no such need)");
+               "undefined (reentrant=false has no such need)");
   }
   region->call = call;
   region->name = options.name;

@@ -79,8 +79,7 @@ void check_options(const CheckpointOptions& options) {
   if (!options.generators.empty() && !options.preserve_rng_state) {
     throw UsageError(
         "checkpoint(): CheckpointOptions::generators needs preserve_rng_state=true, or their draws "
-        "would not "
-        "be replayed");
+        "would not be replayed");
   }
   if (!options.reentrant) return;
   const char* refused = options.context                            ? "context"

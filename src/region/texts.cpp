@@ -30,8 +30,7 @@ std::string changed_argument(const std::string& region, std::size_t index, const
 const char* const kDebugHint =
     "\nThe function must do the same operators on the same values each time it runs. Set "
     "CheckpointOptions::debug, or open a CheckpointDebugScope around forward, to see the operators "
-    "of both "
-    "runs.";
+    "of both runs.";
 
 void rethrow_for_engine(const std::string& name) {
   try {
@@ -41,8 +40,7 @@ void rethrow_for_engine(const std::string& name) {
   } catch (...) {
     throw Error(name_of_region(name) +
                 ": the function threw something that is no std::exception when it was run again in "
-                "backward; "
-                "throw a std::exception");
+                "backward; throw a std::exception");
   }
 }
 

@@ -133,7 +133,7 @@ TEST(TextData, TakesFoldersInOrderAndLeavesOutWhatIsNoText) {
   write_file(folder / "sub/c.txt", "third!!");
   write_file(folder / "sub/build/d.txt", "generated");
   write_file(folder / ".hidden/e.txt", "hidden");
-  write_file(folder / "image", std::string("P\0NG", 4));
+  write_file(folder / "IMAGE", std::string("P\0NG", 4));
   const TextData data = load_text({folder.path()});
   EXPECT_EQ(data.training + data.validation, "first second third!!");
   EXPECT_EQ(data.validation, "!!");
@@ -151,6 +151,18 @@ TEST(TextData, TakesProseAndSourceCodeFromFoldersButAnyTextThatIsNamed) {
   EXPECT_EQ(found.training + found.validation, "texttexttext");
   const TextData named = load_text({folder / "o.csv"});
   EXPECT_EQ(named.training + named.validation, "measured");
+}
+
+TEST(TextData, TakesOfFilesWithoutAnExtensionProseAndScriptsButNoFixtures) {
+  const TemporaryFolder folder;
+  for (const char* name : {"Makefile", "README", "copyright"}) write_file(folder / name, "text ");
+  write_file(folder / "fuzz", "#!/bin/sh");
+  std::filesystem::create_directories(folder / "a.b");
+  for (const char* name : {"chain_empty", "003618c1e9b37bde", "a.b/golden"}) {
+    write_file(folder / name, R"({"format": "reprise chain"})");
+  }
+  const TextData data = load_text({folder.path()});
+  EXPECT_EQ(data.training + data.validation, "text text text #!/bin/sh");
 }
 
 TEST(TextData, LeavesOutOfFoldersWhatTheRunWrites) {

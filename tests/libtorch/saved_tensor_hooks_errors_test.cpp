@@ -55,15 +55,13 @@ class SavedTensorHooksErrors : public ::testing::Test {
 TEST_F(SavedTensorHooksErrors, AnotherShapeFromUnpackIsNamedBesideTheRightOne) {
   EXPECT_EQ(unpack_error([](const at::Tensor& t) { return t.t(); }),
             "SavedTensorHooks: unpack returned a tensor of Float [5, 4] where pack was given Float "
-            "[4, 5]; "
-            "it must give back the same shape and dtype");
+            "[4, 5]; it must give back the same shape and dtype");
 }
 
 TEST_F(SavedTensorHooksErrors, AnotherDtypeFromUnpackIsNamedBesideTheRightOne) {
   EXPECT_EQ(unpack_error([](const at::Tensor& t) { return t.to(at::kBFloat16); }),
             "SavedTensorHooks: unpack returned a tensor of BFloat16 [4, 5] where pack was given "
-            "Float [4, 5]; "
-            "it must give back the same shape and dtype");
+            "Float [4, 5]; it must give back the same shape and dtype");
 }
 
 TEST_F(SavedTensorHooksErrors, AnUndefinedTensorFromUnpackIsNamed) {

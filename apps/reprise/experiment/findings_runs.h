@@ -23,9 +23,10 @@
 //    "peak_bytes",              above what is live before the step
 //    "units",                   of the batch
 //    "scores": [numbers], "averages": [numbers], "gamma", "threshold",
-//    "mask": "110101",          of PGAC, all five or none: a number and a character a layer, 1 for
-//    kept "gradient_error",          of lossy methods: relative "compressed_from", "compressed_to"}
-//    and in bytes
+//    "mask": "110101",          of PGAC, all five or none: a number and a character a layer,
+//                               1 for kept
+//    "gradient_error",          of lossy methods: relative
+//    "compressed_from", "compressed_to"}    of lossy methods: in bytes
 //   {"kind": "end",             the last
 //    "validation_loss", "perplexity", "accuracy", "energy_joules",   null where there is none
 //    "failure": ""}             why the run could not be made or ended early, if it did

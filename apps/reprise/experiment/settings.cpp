@@ -136,8 +136,7 @@ void complete(ExperimentSettings& settings) {
                                     columns.label != usual.label)) {
     throw UsageError(
         "--text-column, --second-column and --label-column are of the tables of --labelled, and "
-        "none "
-        "is given; give one, or leave them out");
+        "none is given; give one, or leave them out");
   }
   refuse_unknown_models(settings.models);
   refuse_doubles("--models", settings.models);
