@@ -33,8 +33,8 @@ std::string list_of(const LiveParts& parts, bool is_operator) {
        "in tensors older than the step (parameters, optimizer state, inputs, buffers)"},
       {parts.gradients, "in gradients"},
       {parts.unrepeatable,
-       "in other results of the step that cannot be made again (of factories, of custom functions, "
-       "of operators that keep what they return)"},
+       "in other results of the step that cannot be made again (of factories, of custom functions "
+       "called without reprise::apply, of operators that keep what they return)"},
       {parts.in_use, is_operator ? "in use by this operator or pinned" : "in use or pinned"},
       {parts.running, is_operator ? "taken by this operator so far for results and workspace"
                                   : "taken by a running operator for results and workspace"},

@@ -106,12 +106,12 @@ void Tape::protect_readers(Value& root) {
   for (Value* value : frontier) make_root(*value);
 }
 
-// Collects what is held and made from the root. False if some of it has no bytes or may be about to
-// be written to, if something made from the root is being restored, or if more is found than asked
-// for: more bytes that could be dropped than `most`, or more values than `most_met`.
-bool Tape::find_all_there(const Value& root, std::int64_t most, std::size_t most_met,
+// Collects what is held and made from the roots. False if some of it has no bytes or may be about
+// to be written to, if something made from the roots is being restored, or if more is found than
+// asked for: more bytes that could be dropped than `most`, or more values than `most_met`.
+bool Tape::find_all_there(std::span<Value* const> roots, std::int64_t most, std::size_t most_met,
                           std::vector<Value*>& held) {
-  std::vector<const Value*> open{&root};
+  std::vector<const Value*> open(roots.begin(), roots.end());
   ++walks_;
   std::int64_t bytes = 0;
   while (!open.empty()) {
@@ -140,10 +140,10 @@ bool Tape::find_all_there(const Value& root, std::int64_t most, std::size_t most
   return !held.empty();
 }
 
-// Makes roots of what is held and made from the root: then no replay reads the root.
-bool Tape::do_without(const Value& root, std::int64_t most, std::size_t most_met) {
+// Makes roots of what is held and made from the roots: then no replay reads them.
+bool Tape::do_without(std::span<Value* const> roots, std::int64_t most, std::size_t most_met) {
   std::vector<Value*> held;
-  if (!find_all_there(root, most, most_met, held)) return false;
+  if (!find_all_there(roots, most, most_met, held)) return false;
   for (Value* value : held) {
     value->stays_told = true;
     make_root(*value);
@@ -151,54 +151,37 @@ bool Tape::do_without(const Value& root, std::int64_t most, std::size_t most_met
   return true;
 }
 
-// Keeping the root would allow to drop what is held and made from it, and so at most as many bytes
-// as the root has itself: the same bytes are live either way at least, and without the root nothing
-// has to be replayed for them.
-void Tape::do_without_dead_root(Value& root) noexcept {
-  constexpr std::size_t kMostMet = 16;
-  // The caller forgets it.
+// A dead root that is kept allows to drop the held values that are made from it. Frees the roots
+// that died last, alone or together, where those values have no more bytes than the roots: as many
+// bytes are live either way at least, and without the roots no replay is needed. Together, because
+// in backward one gradient is made from every root that has died before it.
+void Tape::keep_or_free_dead_root(Value& root) noexcept {
+  constexpr std::size_t kMostTogether = 8, kMostMetPerRoot = 16;
+  // The caller forgets the root.
   ++root.pins;
   try {
-    do_without(root, root.size, kMostMet);
+    dead_roots_.push_back(&root);
+    std::vector<Value*> last;
+    for (std::size_t count = 1; count <= kMostTogether; count *= 2) {
+      if (count > dead_roots_.size()) break;
+      last.assign(dead_roots_.end() - static_cast<std::ptrdiff_t>(count), dead_roots_.end());
+      std::int64_t bytes = 0;
+      for (const Value* value : last) bytes += value->size;
+      if (do_without(last, bytes, kMostMetPerRoot * count)) break;
+    }
   } catch (const std::bad_alloc&) {
-    // It stays.
+    // The root stays.
   }
   --root.pins;
 }
 
-// Upstream of what is held: nothing else is kept for replays.
-std::vector<Value*> Tape::dead_roots() {
-  std::vector<Value*> roots;
-  ++walks_;
-  met_.clear();
-  const auto meet = [this](Producer* producer) {
-    if (producer != nullptr && std::exchange(producer->met, walks_) != walks_) {
-      met_.push_back(producer);
-    }
-  };
-  for (const Cell* cell = cells_; cell != nullptr; cell = cell->next) meet(cell->value->producer);
-  for (std::size_t i = 0; i < met_.size(); ++i) {
-    for (const Producer::Input& input : met_[i]->inputs) {
-      Value* const value = input.value;
-      if (value == nullptr) continue;
-      if (value->producer == nullptr && value->cell == nullptr && value->detached &&
-          value->pins == 0 && std::ranges::count(roots, value) == 0) {
-        roots.push_back(value);
-      }
-      meet(value->producer);
-    }
-  }
-  std::ranges::sort(roots, std::ranges::greater(), &Value::size);
-  return roots;
-}
-
 bool Tape::free_dead_root() {
   constexpr auto kAny = std::numeric_limits<std::int64_t>::max();
-  for (const Value* root : dead_roots()) {
-    if (root->size < options_.smallest.count) break;
-    if (do_without(*root, kAny, std::numeric_limits<std::size_t>::max())) return true;
-  }
-  return false;
+  std::vector<Value*> roots = dead_roots_;
+  std::ranges::sort(roots, std::ranges::greater(), &Value::size);
+  return std::ranges::any_of(roots, [this](Value* root) {
+    return root->pins == 0 && do_without({&root, 1}, kAny, std::numeric_limits<std::size_t>::max());
+  });
 }
 
 bool Tape::unprotect(Value& value, bool may_differ) {

@@ -113,6 +113,7 @@ Value& Tape::new_version(Cell& cell) {
     // The old contents are overwritten.
     leave_index(*before);
     before->cell = nullptr;
+    if (before->detached && before->size >= options_.smallest.count) dead_roots_.push_back(before);
     if (!before->readers.empty() && !before->detached) note_dropped(*before);
     forget_if_unwanted(before);
   }
@@ -313,7 +314,11 @@ void Tape::forget(Values& unwanted) {
       value->detached = {};
       if (options_.observer) tell_spent(*options_.observer, *this, *value);
     } else if (value->detached) {
-      if (value->size < options_.smallest.count) little_kept_ -= value->size;
+      if (value->size < options_.smallest.count) {
+        little_kept_ -= value->size;
+      } else {
+        std::erase(dead_roots_, value);
+      }
       // Somebody else's memory, perhaps, that runs what it likes when it is freed.
       bytes.push_back(std::move(value->detached));
     }
@@ -369,7 +374,7 @@ void Tape::storage_died(Cell& cell, c10::DataPtr memory) noexcept {
     if (value.size < options_.smallest.count) {
       little_kept_ += value.size;
     } else {
-      do_without_dead_root(value);
+      keep_or_free_dead_root(value);
     }
   } else if (following_.wants(value) && may_drop_once_detached(value, cell, memory)) {
     // The plan makes something of it again.

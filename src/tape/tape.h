@@ -192,11 +192,10 @@ class Tape {
     return cell.gone && cell.value->producer == nullptr && !cell.value->has_bytes();
   }
   std::vector<Value*> held_dependants(Value& root);
-  bool find_all_there(const Value& root, std::int64_t most, std::size_t most_met,
+  bool find_all_there(std::span<Value* const> roots, std::int64_t most, std::size_t most_met,
                       std::vector<Value*>& held);
-  bool do_without(const Value& root, std::int64_t most, std::size_t most_met);
-  void do_without_dead_root(Value& root) noexcept;
-  std::vector<Value*> dead_roots();
+  bool do_without(std::span<Value* const> roots, std::int64_t most, std::size_t most_met);
+  void keep_or_free_dead_root(Value& root) noexcept;
   void spare(Value& value);
   bool may_drop_once_detached(const Value& value, const Cell& cell,
                               const c10::DataPtr& memory) const;
@@ -281,6 +280,9 @@ class Tape {
   std::vector<Value*> packed_;
   std::int64_t packed_bytes_ = 0;
   std::int64_t values_ = 0;
+  // Roots that nobody holds any more and that replays read, as far as they are large enough to be
+  // dropped, in the order of their deaths.
+  std::vector<Value*> dead_roots_;
   // That restore() is bringing back, one for another.
   std::vector<const Value*> restoring_;
   std::vector<plan::CostClasses::Node> seen_;
