@@ -204,17 +204,17 @@ class MemoryBudget {
   // Until nothing is being planned, or the time is over; whether nothing is.
   bool wait_for_plan(std::chrono::duration<double> most) const;
 
-  // The least bytes in which a step runs: of the last whole step that was written down, which the
-  // first two are (an optimizer makes its state in the first), and the one after a step of another
-  // number of operators. Nothing before the first whole step, and for paranoid ones. The limit of
-  // this budget may be far above: a step that drops nothing shows it too.
+  // An estimate of the least bytes in which a step runs. The budget records its first two whole
+  // steps (an optimizer makes its state in the first), and the one after a step with another number
+  // of operators; the newest of these counts. Nothing before the first whole step, and for paranoid
+  // budgets. The limit may be far above: a step that drops nothing tells as much.
   //
-  // The step is run again in arithmetic, by the rules of the tape, without a plan, and with costs
-  // as they were measured and others around them. It is an estimate: which value is dropped first
-  // hangs on measured times, so a real step may need some percent more or less; leave 5 % of room
-  // (docs/how_the_tape_works.md has the figures). Like the limit it counts all bytes of the device,
-  // those of other threads as they were in the step. Takes some tenths of a second the first time;
-  // on any thread.
+  // The recorded step is simulated by the rules of the tape, without a plan, with the measured
+  // costs and with others around them. Which value is dropped first depends on measured times, so a
+  // real step may need some percent more or less; leave 5 % of room (docs/how_the_tape_works.md has
+  // the figures). Like the limit it counts all bytes of the device, those of other threads as they
+  // were in the step. The first call takes a tenth of a second for a hundred operators, and half a
+  // minute for some ten thousand. Any thread may call it.
   std::optional<Bytes> least() const;
 
   Bytes limit() const;

@@ -115,7 +115,7 @@ std::string text_of(const Refusal& refusal) {
           " bytes) this allocation would have fitted, and " +
           (is_operator ? "this operator or later ones" : "later ones") + " may need more; ";
   if (refusal.least) {
-    text += "the last whole step of this budget needs at least " + rounded_up(*refusal.least) +
+    text += "a recorded step of this budget needs at least " + rounded_up(*refusal.least) +
             " (" + std::to_string(refusal.least->count) + " bytes); ";
   }
   return text + "raise the budget, or make the batch smaller";

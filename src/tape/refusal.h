@@ -69,7 +69,7 @@ struct Refusal {
   Bytes live;
   Bytes wanted;
   LiveParts parts;
-  std::optional<Bytes> least = {};  // of the budget's last whole step, where it is known
+  std::optional<Bytes> least = {};  // of a recorded step of the budget, where it is known
 };
 
 // Why `wanted` more bytes are not to be had, and what would do.

@@ -217,7 +217,7 @@ TEST_F(LeastBytes, AreNamedByARefusalOnceAStepWasWhole) {
   take_steps(net, budget, 1);
   net.x = at::rand({1024, 128});
   const std::string text = refusal_of<BudgetError>([&] { take_steps(net, budget, 1); });
-  EXPECT_THAT(text, ::testing::HasSubstr("the last whole step of this budget needs at least "));
+  EXPECT_THAT(text, ::testing::HasSubstr("a recorded step of this budget needs at least "));
   EXPECT_THAT(text,
               ::testing::HasSubstr("(" + std::to_string(budget.least().value().count) + " bytes)"));
 }
