@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "benches.h"
-#include "plan/eviction_index.h"
+#include "plan/simulate/eviction_index.h"
 
 namespace reprise::bench {
 namespace {

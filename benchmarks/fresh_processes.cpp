@@ -10,7 +10,7 @@
 
 #include "chain.h"
 #include "core/statistics.h"
-#include "libtorch/operator_interceptor.h"
+#include "libtorch/operators/operator_interceptor.h"
 #include "tape_steps.h"
 
 namespace reprise::bench {

@@ -4,7 +4,7 @@
 #include <memory>
 #include <utility>
 
-#include "libtorch/operator_interceptor.h"
+#include "libtorch/operators/operator_interceptor.h"
 #include "race.h"
 
 namespace reprise::bench {

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "benches.h"
-#include "plan/simulator.h"
-#include "plan/trace_writer.h"
+#include "plan/simulate/simulator.h"
+#include "plan/trace/trace_writer.h"
 #include "race.h"
 
 namespace reprise::bench {

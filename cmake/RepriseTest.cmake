@@ -38,7 +38,9 @@ endfunction()
 
 function(reprise_add_tests folder)
   set(dir ${CMAKE_CURRENT_SOURCE_DIR}/${folder})
-  file(GLOB sources CONFIGURE_DEPENDS ${dir}/*.cpp)
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${dir}/*.cpp)
+  # A plugin is a library of its own, the fuzzer a program.
+  list(FILTER sources EXCLUDE REGEX "/(plugins|fuzz)/")
   if(sources)
     set(program reprise_test_${folder})
     add_executable(${program} ${sources})

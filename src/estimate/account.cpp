@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "core/rounding.h"
-#include "plan/trace_builder.h"
+#include "plan/trace/trace_builder.h"
 
 namespace reprise::estimate {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "core/rounding.h"
-#include "libtorch/onednn.h"
+#include "libtorch/meta/onednn.h"
 
 namespace reprise::estimate {
 

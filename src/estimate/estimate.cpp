@@ -12,13 +12,13 @@
 #include "estimate/account.h"
 #include "estimate/step_checks.h"
 #include "estimate/step_watch.h"
-#include "libtorch/between_nodes.h"
-#include "libtorch/engine.h"
-#include "libtorch/lent_to_meta.h"
-#include "libtorch/on_meta.h"
-#include "libtorch/operator_interceptor.h"
-#include "libtorch/shape_functions.h"
-#include "libtorch/state_apart.h"
+#include "libtorch/autograd/between_nodes.h"
+#include "libtorch/autograd/engine.h"
+#include "libtorch/base/state_apart.h"
+#include "libtorch/meta/lent_to_meta.h"
+#include "libtorch/meta/on_meta.h"
+#include "libtorch/meta/shape_functions.h"
+#include "libtorch/operators/operator_interceptor.h"
 
 namespace reprise {
 

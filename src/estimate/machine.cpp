@@ -8,8 +8,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "plan/json_tree.h"
-#include "plan/text_file.h"
+#include "plan/io/json_tree.h"
+#include "plan/io/text_file.h"
 
 namespace reprise {
 

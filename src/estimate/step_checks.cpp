@@ -4,7 +4,7 @@
 #include <torch/nn/module.h>
 
 #include "estimate/machine_rates.h"
-#include "libtorch/on_meta.h"
+#include "libtorch/meta/on_meta.h"
 
 namespace reprise::estimate {
 

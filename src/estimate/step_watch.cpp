@@ -12,7 +12,7 @@
 
 #include "estimate/operator_cost.h"
 #include "estimate/workspace.h"
-#include "libtorch/operator_facts.h"
+#include "libtorch/operators/operator_facts.h"
 
 namespace reprise::estimate {
 

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "estimate/timeline.h"
-#include "libtorch/between_nodes.h"
-#include "libtorch/on_meta.h"
+#include "libtorch/autograd/between_nodes.h"
+#include "libtorch/meta/on_meta.h"
 
 namespace reprise::estimate {
 

@@ -11,7 +11,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "libtorch/watched_storage.h"
+#include "libtorch/memory/watched_storage.h"
 
 namespace reprise::estimate {
 

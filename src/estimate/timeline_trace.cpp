@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "estimate/account.h"
-#include "plan/trace_builder.h"
+#include "plan/trace/trace_builder.h"
 
 namespace reprise::estimate {
 

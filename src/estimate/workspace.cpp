@@ -9,7 +9,7 @@
 #include "estimate/convolution_workspace.h"
 #include "estimate/kernel_copies.h"
 #include "estimate/operator_cost.h"
-#include "libtorch/onednn.h"
+#include "libtorch/meta/onednn.h"
 
 namespace reprise::estimate {
 

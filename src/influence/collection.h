@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "influence/score.h"
-#include "libtorch/transfer_engine.h"
+#include "libtorch/memory/transfer_engine.h"
 
 namespace reprise::influence {
 

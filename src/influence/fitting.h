@@ -8,7 +8,7 @@
 #include <optional>
 #include <vector>
 
-#include "plan/mask_planner.h"
+#include "plan/chain/mask_planner.h"
 
 namespace reprise::influence {
 

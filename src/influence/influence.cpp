@@ -12,7 +12,7 @@
 
 #include "influence/collection.h"
 #include "influence/score.h"
-#include "libtorch/gradient_hook.h"
+#include "libtorch/autograd/gradient_hook.h"
 
 namespace reprise {
 

@@ -19,10 +19,10 @@
 #include <utility>
 
 #include "influence/routed_store.h"
-#include "libtorch/ambient_state.h"
-#include "libtorch/graph_reach.h"
-#include "libtorch/thread_state.h"
-#include "libtorch/zero_gradients.h"
+#include "libtorch/autograd/graph_reach.h"
+#include "libtorch/autograd/zero_gradients.h"
+#include "libtorch/base/ambient_state.h"
+#include "libtorch/base/thread_state.h"
 #include "region/replay_state.h"
 
 namespace reprise::influence {

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "influence/lossy_tier.h"
-#include "plan/json_tree.h"
+#include "plan/io/json_tree.h"
 
 namespace reprise::influence {
 

@@ -8,8 +8,8 @@
 #include <cmath>
 #include <utility>
 
-#include "libtorch/graph_reach.h"
-#include "libtorch/zero_gradients.h"
+#include "libtorch/autograd/graph_reach.h"
+#include "libtorch/autograd/zero_gradients.h"
 
 namespace reprise::influence {
 namespace {

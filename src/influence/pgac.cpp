@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "influence/pgac_impl.h"
-#include "libtorch/on_meta.h"
+#include "libtorch/meta/on_meta.h"
 
 namespace reprise {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "influence/lossy_state.h"
 #include "influence/pgac_impl.h"
-#include "plan/json_tree.h"
+#include "plan/io/json_tree.h"
 
 namespace reprise {
 namespace {

@@ -6,7 +6,7 @@
 #include <numeric>
 #include <utility>
 
-#include "plan/schedule_builder.h"
+#include "plan/chain/schedule_builder.h"
 
 namespace reprise::influence {
 namespace {

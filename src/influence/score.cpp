@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "core/lane_noise.h"
-#include "libtorch/managed_memory.h"
+#include "libtorch/memory/managed_memory.h"
 
 namespace reprise::influence {
 namespace {

@@ -6,7 +6,7 @@
 
 #include <string>
 
-#include "libtorch/saved_tensor.h"
+#include "libtorch/autograd/saved_tensor.h"
 #include "region/metadata.h"
 
 namespace reprise::region {

@@ -12,7 +12,7 @@
 #include <string>
 #include <utility>
 
-#include "plan/nested_schedule.h"
+#include "plan/chain/nested_schedule.h"
 
 namespace reprise {
 namespace {

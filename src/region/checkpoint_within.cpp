@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "libtorch/on_meta.h"
+#include "libtorch/meta/on_meta.h"
 #include "region/layers_case.h"
 
 namespace reprise::detail {

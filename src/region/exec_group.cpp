@@ -6,7 +6,7 @@
 #include <limits>
 #include <utility>
 
-#include "libtorch/thread_state.h"
+#include "libtorch/base/thread_state.h"
 
 namespace reprise {
 namespace detail {

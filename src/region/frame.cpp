@@ -6,10 +6,10 @@
 #include <utility>
 
 #include "core/ticks.h"
-#include "libtorch/engine.h"
-#include "libtorch/on_meta.h"
-#include "libtorch/operator_effects.h"
-#include "libtorch/operator_trace.h"
+#include "libtorch/autograd/engine.h"
+#include "libtorch/meta/on_meta.h"
+#include "libtorch/operators/operator_effects.h"
+#include "libtorch/operators/operator_trace.h"
 #include "region/exec_group.h"
 #include "region/texts.h"
 

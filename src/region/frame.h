@@ -27,8 +27,8 @@
 #include <vector>
 
 #include "core/recycling_allocator.h"
-#include "libtorch/thread_state.h"
-#include "libtorch/zero_gradients.h"
+#include "libtorch/autograd/zero_gradients.h"
+#include "libtorch/base/thread_state.h"
 #include "region/arguments.h"
 #include "region/recomputation.h"
 #include "region/replay_state.h"

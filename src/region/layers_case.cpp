@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "libtorch/managed_memory.h"
+#include "libtorch/memory/managed_memory.h"
 
 namespace reprise::detail {
 

@@ -5,9 +5,9 @@
 
 #include <sstream>
 
-#include "libtorch/managed_memory.h"
-#include "libtorch/saved_tensor.h"
-#include "libtorch/thread_state.h"
+#include "libtorch/autograd/saved_tensor.h"
+#include "libtorch/base/thread_state.h"
+#include "libtorch/memory/managed_memory.h"
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>

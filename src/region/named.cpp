@@ -4,7 +4,7 @@
 #include <reprise/named.h>
 #include <torch/nn/module.h>
 
-#include "libtorch/thread_state.h"
+#include "libtorch/base/thread_state.h"
 
 namespace reprise {
 

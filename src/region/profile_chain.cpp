@@ -14,10 +14,10 @@
 
 #include "core/clock.h"
 #include "core/statistics.h"
-#include "libtorch/graph_reach.h"
-#include "libtorch/managed_memory.h"
-#include "libtorch/state_apart.h"
-#include "libtorch/zero_gradients.h"
+#include "libtorch/autograd/graph_reach.h"
+#include "libtorch/autograd/zero_gradients.h"
+#include "libtorch/base/state_apart.h"
+#include "libtorch/memory/managed_memory.h"
 #include "region/layers_case.h"
 
 namespace reprise {

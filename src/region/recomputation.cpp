@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "core/recycling_allocator.h"
-#include "libtorch/engine.h"
-#include "libtorch/operator_effects.h"
+#include "libtorch/autograd/engine.h"
+#include "libtorch/operators/operator_effects.h"
 
 namespace reprise::region {
 

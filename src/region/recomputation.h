@@ -17,8 +17,8 @@
 #include <mutex>
 #include <utility>
 
-#include "libtorch/saved_tensor.h"
-#include "libtorch/thread_state.h"
+#include "libtorch/autograd/saved_tensor.h"
+#include "libtorch/base/thread_state.h"
 #include "region/metadata.h"
 #include "region/replay_state.h"
 

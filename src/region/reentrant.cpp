@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "libtorch/engine.h"
-#include "libtorch/thread_state.h"
+#include "libtorch/autograd/engine.h"
+#include "libtorch/base/thread_state.h"
 #include "region/metadata.h"
 #include "region/replay_state.h"
 #include "region/texts.h"

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "core/recycling_allocator.h"
-#include "libtorch/engine.h"
-#include "libtorch/thread_state.h"
-#include "libtorch/zero_gradients.h"
+#include "libtorch/autograd/engine.h"
+#include "libtorch/autograd/zero_gradients.h"
+#include "libtorch/base/thread_state.h"
 #include "region/frame.h"
 #include "region/reentrant.h"
 

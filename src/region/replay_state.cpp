@@ -9,9 +9,9 @@
 #include <exception>
 #include <utility>
 
-#include "libtorch/counting_allocator.h"
-#include "libtorch/cpu_generator_state.h"
-#include "libtorch/thread_state.h"
+#include "libtorch/base/thread_state.h"
+#include "libtorch/memory/counting_allocator.h"
+#include "libtorch/random/cpu_generator_state.h"
 
 namespace reprise::region {
 namespace {

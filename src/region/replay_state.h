@@ -23,11 +23,11 @@
 #include <span>
 #include <vector>
 
-#include "libtorch/ambient_state.h"
-#include "libtorch/fresh_memory.h"
-#include "libtorch/kept_memory.h"
-#include "libtorch/operator_effects.h"
-#include "libtorch/thread_state.h"
+#include "libtorch/base/ambient_state.h"
+#include "libtorch/base/thread_state.h"
+#include "libtorch/memory/fresh_memory.h"
+#include "libtorch/memory/kept_memory.h"
+#include "libtorch/operators/operator_effects.h"
 
 namespace reprise::region {
 

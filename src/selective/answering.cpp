@@ -6,10 +6,10 @@
 #include <algorithm>
 #include <utility>
 
-#include "libtorch/fresh_memory.h"
-#include "libtorch/operator_effects.h"
-#include "libtorch/saved_tensor.h"
-#include "libtorch/stub_history.h"
+#include "libtorch/autograd/saved_tensor.h"
+#include "libtorch/autograd/stub_history.h"
+#include "libtorch/memory/fresh_memory.h"
+#include "libtorch/operators/operator_effects.h"
 #include "selective/caching.h"
 
 namespace reprise::selecting {

@@ -7,10 +7,10 @@
 #include <algorithm>
 #include <utility>
 
-#include "libtorch/ambient_state.h"
-#include "libtorch/operator_effects.h"
-#include "libtorch/operator_schemas.h"
-#include "libtorch/saved_tensor.h"
+#include "libtorch/autograd/saved_tensor.h"
+#include "libtorch/base/ambient_state.h"
+#include "libtorch/operators/operator_effects.h"
+#include "libtorch/operators/operator_schemas.h"
 #include "selective/function_effects.h"
 #include "selective/offloading.h"
 

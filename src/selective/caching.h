@@ -7,8 +7,8 @@
 
 #include <memory>
 
-#include "libtorch/operator_facts.h"
-#include "libtorch/operator_interceptor.h"
+#include "libtorch/operators/operator_facts.h"
+#include "libtorch/operators/operator_interceptor.h"
 #include "selective/kept_results.h"
 
 namespace reprise::selecting {

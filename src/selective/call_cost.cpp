@@ -6,7 +6,7 @@
 
 #include <string>
 
-#include "libtorch/operator_schemas.h"
+#include "libtorch/operators/operator_schemas.h"
 #include "selective/operator_set.h"
 
 namespace reprise {

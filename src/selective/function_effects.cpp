@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "libtorch/thread_state.h"
+#include "libtorch/base/thread_state.h"
 
 namespace reprise::selecting {
 

@@ -8,8 +8,8 @@
 #include <mutex>
 #include <vector>
 
-#include "libtorch/fresh_memory.h"
-#include "libtorch/operator_effects.h"
+#include "libtorch/memory/fresh_memory.h"
+#include "libtorch/operators/operator_effects.h"
 #include "selective/kept_results.h"
 
 namespace reprise::selecting {

@@ -2,7 +2,7 @@
 
 #include <ATen/ops/empty.h>
 
-#include "libtorch/managed_memory.h"
+#include "libtorch/memory/managed_memory.h"
 
 namespace reprise::selecting {
 namespace {

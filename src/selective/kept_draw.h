@@ -1,4 +1,4 @@
-// What was drawn into a tensor in place (bernoulli_, for dropout), kept as one bit an element: the
+// A draw into a tensor in place (bernoulli_, for dropout), kept as one bit an element: the
 // generator draws a mask about ten times slower than a mask is unpacked.
 #pragma once
 

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "libtorch/saved_tensor.h"
+#include "libtorch/autograd/saved_tensor.h"
 
 namespace reprise::selecting {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <reprise/error.h>
 
-#include "libtorch/thread_state.h"
+#include "libtorch/base/thread_state.h"
 
 namespace reprise::selecting {
 namespace {

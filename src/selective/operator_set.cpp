@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <functional>
 
-#include "libtorch/operator_schemas.h"
+#include "libtorch/operators/operator_schemas.h"
 
 namespace reprise::selecting {
 

@@ -9,8 +9,8 @@
 #include <string>
 #include <utility>
 
-#include "libtorch/counting_allocator.h"
-#include "libtorch/managed_memory.h"
+#include "libtorch/memory/counting_allocator.h"
+#include "libtorch/memory/managed_memory.h"
 #include "store/flat.h"
 
 namespace reprise::store {

@@ -6,7 +6,7 @@
 
 #include <memory>
 
-#include "libtorch/transfer_engine.h"
+#include "libtorch/memory/transfer_engine.h"
 
 namespace reprise::store {
 

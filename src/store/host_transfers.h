@@ -21,7 +21,7 @@
 #include <memory>
 #include <mutex>
 
-#include "libtorch/transfer_engine.h"
+#include "libtorch/memory/transfer_engine.h"
 
 namespace reprise::store {
 

@@ -9,12 +9,12 @@
 #include <variant>
 
 #include "core/recycling_allocator.h"
-#include "libtorch/engine.h"
-#include "libtorch/managed_memory.h"
-#include "libtorch/operator_effects.h"
-#include "libtorch/saved_tensor.h"
-#include "libtorch/tensor_form.h"
-#include "libtorch/thread_state.h"
+#include "libtorch/autograd/engine.h"
+#include "libtorch/autograd/saved_tensor.h"
+#include "libtorch/base/tensor_form.h"
+#include "libtorch/base/thread_state.h"
+#include "libtorch/memory/managed_memory.h"
+#include "libtorch/operators/operator_effects.h"
 #include "store/flat.h"
 #include "store/offload_memory.h"
 

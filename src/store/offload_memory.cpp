@@ -1,7 +1,7 @@
 #include "store/offload_memory.h"
 
-#include "libtorch/managed_memory.h"
-#include "libtorch/saved_tensor.h"
+#include "libtorch/autograd/saved_tensor.h"
+#include "libtorch/memory/managed_memory.h"
 #include "store/flat.h"
 
 namespace reprise::store {

@@ -7,8 +7,8 @@
 #include <sstream>
 #include <utility>
 
-#include "libtorch/managed_memory.h"
-#include "libtorch/thread_state.h"
+#include "libtorch/base/thread_state.h"
+#include "libtorch/memory/managed_memory.h"
 #include "store/flat.h"
 
 namespace reprise {

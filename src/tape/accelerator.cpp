@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "libtorch/managed_memory.h"
-#include "libtorch/memory_limit.h"
-#include "libtorch/operator_effects.h"
+#include "libtorch/memory/managed_memory.h"
+#include "libtorch/memory/memory_limit.h"
+#include "libtorch/operators/operator_effects.h"
 #include "tape/tape.h"
 #include "tape/value.h"
 

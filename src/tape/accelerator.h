@@ -19,11 +19,11 @@
 #include <optional>
 #include <vector>
 
-#include "libtorch/accelerator_device.h"
-#include "libtorch/event_timer.h"
-#include "libtorch/memory_limit.h"
-#include "libtorch/operator_facts.h"
-#include "libtorch/operator_interceptor.h"
+#include "libtorch/memory/accelerator_device.h"
+#include "libtorch/memory/event_timer.h"
+#include "libtorch/memory/memory_limit.h"
+#include "libtorch/operators/operator_facts.h"
+#include "libtorch/operators/operator_interceptor.h"
 #include "reprise/memory.h"
 #include "tape/operator_sizes.h"
 

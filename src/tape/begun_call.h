@@ -15,10 +15,10 @@
 #include <utility>
 #include <vector>
 
-#include "libtorch/managed_memory.h"
-#include "libtorch/memory_limit.h"
-#include "libtorch/own_draws.h"
-#include "libtorch/recorded_call.h"
+#include "libtorch/memory/managed_memory.h"
+#include "libtorch/memory/memory_limit.h"
+#include "libtorch/operators/own_draws.h"
+#include "libtorch/operators/recorded_call.h"
 #include "tape/own_time.h"
 #include "tape/tape.h"
 #include "tape/value.h"

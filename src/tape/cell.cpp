@@ -2,7 +2,7 @@
 #include <mutex>
 #include <utility>
 
-#include "libtorch/memory_limit.h"
+#include "libtorch/memory/memory_limit.h"
 #include "tape/tape.h"
 
 namespace reprise::tape {

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "core/machine_memory.h"
-#include "libtorch/accelerator_device.h"
+#include "libtorch/memory/accelerator_device.h"
 
 namespace reprise {
 

@@ -6,8 +6,8 @@
 #include <string>
 #include <unordered_map>
 
-#include "libtorch/counting_allocator.h"
-#include "libtorch/memory_limit.h"
+#include "libtorch/memory/counting_allocator.h"
+#include "libtorch/memory/memory_limit.h"
 #include "tape/session.h"
 #include "tape/tape.h"
 #include "tape/weighing.h"

@@ -10,8 +10,8 @@
 #include <mutex>
 #include <utility>
 
-#include "libtorch/counting_allocator.h"
-#include "libtorch/memory_limit.h"
+#include "libtorch/memory/counting_allocator.h"
+#include "libtorch/memory/memory_limit.h"
 #include "tape/tape.h"
 
 namespace reprise::tape {

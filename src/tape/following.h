@@ -8,7 +8,7 @@
 #include <optional>
 #include <vector>
 
-#include "plan/step_record.h"
+#include "plan/step/step_record.h"
 #include "tape/learning.h"
 #include "tape/value.h"
 

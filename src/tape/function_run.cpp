@@ -12,8 +12,8 @@
 #include <mutex>
 #include <vector>
 
-#include "libtorch/operator_effects.h"
-#include "libtorch/recorded_function.h"
+#include "libtorch/operators/operator_effects.h"
+#include "libtorch/operators/recorded_function.h"
 #include "tape/begun_call.h"
 #include "tape/own_time.h"
 #include "tape/recorder.h"

@@ -11,9 +11,9 @@
 #include <span>
 #include <utility>
 
-#include "libtorch/fresh_memory.h"
-#include "libtorch/operator_facts.h"
-#include "libtorch/operator_interceptor.h"
+#include "libtorch/memory/fresh_memory.h"
+#include "libtorch/operators/operator_facts.h"
+#include "libtorch/operators/operator_interceptor.h"
 #include "tape/tape.h"
 #include "tape/value.h"
 

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "core/clock.h"
-#include "plan/hindsight.h"
+#include "plan/step/hindsight.h"
 
 namespace reprise::tape {
 namespace {

@@ -20,8 +20,8 @@
 #include <thread>
 #include <vector>
 
-#include "plan/step_record.h"
-#include "plan/step_script.h"
+#include "plan/step/step_record.h"
+#include "plan/step/step_script.h"
 
 namespace reprise::tape {
 

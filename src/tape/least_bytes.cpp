@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "plan/online_run.h"
+#include "plan/simulate/online_run.h"
 #include "tape/tape.h"
 
 namespace reprise::tape {

@@ -8,8 +8,8 @@
 #include <mutex>
 #include <optional>
 
-#include "plan/heuristic.h"
-#include "plan/online_step.h"
+#include "plan/simulate/heuristic.h"
+#include "plan/simulate/online_step.h"
 
 namespace reprise::tape {
 

@@ -8,9 +8,9 @@
 #include <string>
 #include <utility>
 
-#include "libtorch/managed_memory.h"
-#include "libtorch/memory_limit.h"
-#include "libtorch/operator_interceptor.h"
+#include "libtorch/memory/managed_memory.h"
+#include "libtorch/memory/memory_limit.h"
+#include "libtorch/operators/operator_interceptor.h"
 #include "tape/session.h"
 
 namespace reprise {

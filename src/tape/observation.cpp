@@ -8,8 +8,8 @@
 
 #include "core/clock.h"
 #include "core/ticks.h"
-#include "libtorch/operator_interceptor.h"
-#include "libtorch/recorded_call.h"
+#include "libtorch/operators/operator_interceptor.h"
+#include "libtorch/operators/recorded_call.h"
 #include "tape/tape.h"
 
 namespace reprise::tape {

@@ -11,7 +11,7 @@
 #include <new>
 #include <utility>
 
-#include "libtorch/counting_allocator.h"
+#include "libtorch/memory/counting_allocator.h"
 #include "tape/own_time.h"
 #include "tape/tape.h"
 

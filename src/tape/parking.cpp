@@ -10,8 +10,8 @@
 #include <typeinfo>
 #include <utility>
 
-#include "libtorch/backends_only.h"
-#include "libtorch/counting_allocator.h"
+#include "libtorch/base/backends_only.h"
+#include "libtorch/memory/counting_allocator.h"
 #include "tape/own_time.h"
 
 namespace reprise::tape {

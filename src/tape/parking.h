@@ -10,7 +10,7 @@
 #include <memory>
 #include <optional>
 
-#include "libtorch/accelerator_device.h"
+#include "libtorch/memory/accelerator_device.h"
 
 namespace reprise::tape {
 

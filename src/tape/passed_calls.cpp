@@ -5,9 +5,9 @@
 #include <mutex>
 #include <optional>
 
-#include "libtorch/managed_memory.h"
-#include "libtorch/operator_facts.h"
-#include "libtorch/operator_interceptor.h"
+#include "libtorch/memory/managed_memory.h"
+#include "libtorch/operators/operator_facts.h"
+#include "libtorch/operators/operator_interceptor.h"
 #include "tape/begun_call.h"
 #include "tape/recorder.h"
 #include "tape/tape.h"

@@ -5,12 +5,12 @@
 #include <optional>
 #include <utility>
 
-#include "libtorch/counting_allocator.h"
-#include "libtorch/engine.h"
-#include "libtorch/memory_limit.h"
-#include "libtorch/operator_effects.h"
-#include "libtorch/operator_schemas.h"
-#include "libtorch/own_draws.h"
+#include "libtorch/autograd/engine.h"
+#include "libtorch/memory/counting_allocator.h"
+#include "libtorch/memory/memory_limit.h"
+#include "libtorch/operators/operator_effects.h"
+#include "libtorch/operators/operator_schemas.h"
+#include "libtorch/operators/own_draws.h"
 #include "tape/begun_call.h"
 #include "tape/function_run.h"
 #include "tape/observation.h"

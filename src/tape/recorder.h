@@ -6,8 +6,8 @@
 #include <mutex>
 #include <utility>
 
-#include "libtorch/operator_interceptor.h"
-#include "libtorch/recorded_call.h"
+#include "libtorch/operators/operator_interceptor.h"
+#include "libtorch/operators/recorded_call.h"
 #include "tape/accelerator.h"
 #include "tape/tape.h"
 

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "libtorch/counting_allocator.h"
+#include "libtorch/memory/counting_allocator.h"
 #include "tape/recorder.h"
 #include "tape/tape.h"
 
@@ -115,8 +115,8 @@ std::string text_of(const Refusal& refusal) {
           " bytes) this allocation would have fitted, and " +
           (is_operator ? "this operator or later ones" : "later ones") + " may need more; ";
   if (refusal.least) {
-    text += "a recorded step of this budget needs at least " + rounded_up(*refusal.least) +
-            " (" + std::to_string(refusal.least->count) + " bytes); ";
+    text += "a recorded step of this budget needs at least " + rounded_up(*refusal.least) + " (" +
+            std::to_string(refusal.least->count) + " bytes); ";
   }
   return text + "raise the budget, or make the batch smaller";
 }

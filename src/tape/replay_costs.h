@@ -14,7 +14,7 @@
 
 #include <cstdint>
 
-#include "libtorch/recorded_call.h"
+#include "libtorch/operators/recorded_call.h"
 
 namespace reprise::tape {
 

@@ -9,8 +9,8 @@
 #include <thread>
 #include <utility>
 
-#include "libtorch/counting_allocator.h"
-#include "libtorch/memory_limit.h"
+#include "libtorch/memory/counting_allocator.h"
+#include "libtorch/memory/memory_limit.h"
 #include "tape/observation.h"
 #include "tape/own_time.h"
 #include "tape/tape.h"

@@ -10,8 +10,8 @@
 #include <ranges>
 #include <utility>
 
-#include "libtorch/counting_allocator.h"
-#include "libtorch/engine.h"
+#include "libtorch/autograd/engine.h"
+#include "libtorch/memory/counting_allocator.h"
 #include "tape/own_time.h"
 #include "tape/refusal.h"
 

@@ -10,10 +10,10 @@
 #include <string>
 
 #include "core/peak_tracker.h"
-#include "libtorch/limited_work.h"
-#include "libtorch/memory_limit.h"
-#include "libtorch/operator_interceptor.h"
-#include "plan/heuristic.h"
+#include "libtorch/memory/limited_work.h"
+#include "libtorch/memory/memory_limit.h"
+#include "libtorch/operators/operator_interceptor.h"
+#include "plan/simulate/heuristic.h"
 #include "tape/accelerator.h"
 #include "tape/learning.h"
 #include "tape/least_bytes.h"

@@ -3,7 +3,7 @@
 #include <c10/util/Exception.h>
 #include <reprise/error.h>
 
-#include "libtorch/tensor_form.h"
+#include "libtorch/base/tensor_form.h"
 #include "tape/tape.h"
 
 namespace reprise::tape {

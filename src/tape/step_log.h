@@ -7,7 +7,7 @@
 #include <span>
 #include <utility>
 
-#include "plan/online_step.h"
+#include "plan/simulate/online_step.h"
 #include "tape/value.h"
 
 namespace reprise::tape {

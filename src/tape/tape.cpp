@@ -7,8 +7,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "libtorch/counting_allocator.h"
-#include "libtorch/memory_limit.h"
+#include "libtorch/memory/counting_allocator.h"
+#include "libtorch/memory/memory_limit.h"
 #include "tape/observation.h"
 
 namespace reprise::tape {

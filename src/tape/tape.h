@@ -17,7 +17,7 @@
 
 #include "core/peak_tracker.h"
 #include "core/ticks.h"
-#include "plan/heuristic.h"
+#include "plan/simulate/heuristic.h"
 #include "tape/accelerator.h"
 #include "tape/following.h"
 #include "tape/parking.h"

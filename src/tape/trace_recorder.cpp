@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "plan/trace_writer.h"
+#include "plan/trace/trace_writer.h"
 
 namespace reprise {
 

@@ -21,12 +21,12 @@
 
 #include "core/recycling_allocator.h"
 #include "core/two_kinds.h"
-#include "libtorch/managed_memory.h"
-#include "libtorch/own_draws.h"
-#include "libtorch/recorded_call.h"
-#include "plan/eviction_index.h"
-#include "plan/step_record.h"
-#include "plan/union_find.h"
+#include "libtorch/memory/managed_memory.h"
+#include "libtorch/operators/own_draws.h"
+#include "libtorch/operators/recorded_call.h"
+#include "plan/simulate/eviction_index.h"
+#include "plan/simulate/union_find.h"
+#include "plan/step/step_record.h"
 #include "reprise/store.h"
 
 namespace reprise::tape {

@@ -1,10 +1,10 @@
 // Views: what is noted of them, although they read no bytes.
 #include <mutex>
 
-#include "libtorch/engine.h"
-#include "libtorch/memory_limit.h"
-#include "libtorch/operator_schemas.h"
-#include "libtorch/tensor_form.h"
+#include "libtorch/autograd/engine.h"
+#include "libtorch/base/tensor_form.h"
+#include "libtorch/memory/memory_limit.h"
+#include "libtorch/operators/operator_schemas.h"
 #include "tape/recorder.h"
 
 namespace reprise::tape {

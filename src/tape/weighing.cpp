@@ -10,9 +10,9 @@
 #include <string>
 #include <utility>
 
-#include "libtorch/engine.h"
-#include "libtorch/managed_memory.h"
-#include "libtorch/memory_limit.h"
+#include "libtorch/autograd/engine.h"
+#include "libtorch/memory/managed_memory.h"
+#include "libtorch/memory/memory_limit.h"
 #include "tape/begun_call.h"
 #include "tape/recorder.h"
 #include "tape/tape.h"

@@ -21,8 +21,8 @@
 #include <thread>
 #include <vector>
 
-#include "libtorch/operator_interceptor.h"
-#include "libtorch/tensor_form.h"
+#include "libtorch/base/tensor_form.h"
+#include "libtorch/operators/operator_interceptor.h"
 #include "tape/value.h"
 
 namespace reprise::tape {

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/apps/program.h"
-#include "tests/plan/chains.h"
+#include "tests/plan/chain/chains.h"
 
 namespace reprise::app {
 namespace {

@@ -11,7 +11,7 @@
 #include <functional>
 #include <vector>
 
-#include "libtorch/operator_interceptor.h"
+#include "libtorch/operators/operator_interceptor.h"
 #include "tests/refusal.h"
 
 namespace reprise {

@@ -9,7 +9,7 @@
 #include <functional>
 #include <string>
 
-#include "libtorch/onednn.h"
+#include "libtorch/meta/onednn.h"
 
 namespace reprise::testing {
 

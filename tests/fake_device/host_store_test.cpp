@@ -6,7 +6,7 @@
 
 #include <string>
 
-#include "libtorch/transfer_engine.h"
+#include "libtorch/memory/transfer_engine.h"
 #include "tests/fake_device/fake_device.h"
 #include "tests/refusal.h"
 

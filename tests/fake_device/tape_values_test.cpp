@@ -6,7 +6,7 @@
 #include <reprise/store.h>
 #include <torch/library.h>
 
-#include "libtorch/transfer_engine.h"
+#include "libtorch/memory/transfer_engine.h"
 #include "tests/fake_device/tape_testing.h"
 
 namespace reprise {

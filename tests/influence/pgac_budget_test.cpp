@@ -6,7 +6,7 @@
 
 #include "influence/fitting.h"
 #include "tests/influence/testing.h"
-#include "tests/plan/chains.h"
+#include "tests/plan/chain/chains.h"
 #include "tests/refusal.h"
 
 namespace reprise {

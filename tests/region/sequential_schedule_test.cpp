@@ -4,7 +4,7 @@
 #include <reprise/profile_chain.h>
 #include <reprise/reprise.h>
 
-#include "tests/plan/chains.h"
+#include "tests/plan/chain/chains.h"
 #include "tests/region/chain_steps.h"
 #include "tests/region/testing.h"
 

@@ -20,7 +20,7 @@
 #include <utility>
 #include <vector>
 
-#include "libtorch/saved_tensor.h"
+#include "libtorch/autograd/saved_tensor.h"
 
 namespace reprise::testing {
 

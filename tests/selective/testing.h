@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-#include "libtorch/operator_interceptor.h"
+#include "libtorch/operators/operator_interceptor.h"
 #include "reprise/selective.h"
 #include "tests/region/testing.h"
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-#include "libtorch/managed_memory.h"
+#include "libtorch/memory/managed_memory.h"
 #include "tests/store/testing.h"
 
 namespace reprise {

@@ -3,7 +3,7 @@
 #include <ATen/Parallel.h>
 #include <rapidcheck.h>
 
-#include "libtorch/memory_limit.h"
+#include "libtorch/memory/memory_limit.h"
 #include "tests/refusal.h"
 #include "tests/store/compressed_testing.h"
 

@@ -5,7 +5,7 @@
 #include <memory>
 #include <stdexcept>
 
-#include "libtorch/managed_memory.h"
+#include "libtorch/memory/managed_memory.h"
 
 namespace reprise::testing {
 namespace {

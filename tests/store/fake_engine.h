@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "libtorch/transfer_engine.h"
+#include "libtorch/memory/transfer_engine.h"
 #include "tests/store/faulty_file.h"
 
 namespace reprise::testing {

@@ -15,8 +15,8 @@
 #include <set>
 #include <string_view>
 
-#include "libtorch/operator_facts.h"
-#include "tests/libtorch/shape_cases.h"
+#include "libtorch/operators/operator_facts.h"
+#include "tests/libtorch/meta/shape_cases.h"
 #include "tests/sweep/sweep.h"
 
 namespace reprise {

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <optional>
 
-#include "libtorch/thread_state.h"
+#include "libtorch/base/thread_state.h"
 #include "tape/value.h"
 #include "tests/tape/testing.h"
 

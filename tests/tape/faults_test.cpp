@@ -15,8 +15,8 @@
 #include <string>
 #include <unordered_set>
 
-#include "libtorch/memory_limit.h"
-#include "libtorch/operator_interceptor.h"
+#include "libtorch/memory/memory_limit.h"
+#include "libtorch/operators/operator_interceptor.h"
 #include "tape/value.h"
 #include "tests/tape/testing.h"
 

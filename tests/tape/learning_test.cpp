@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "plan/step_script.h"
+#include "plan/step/step_script.h"
 #include "tape/value.h"
 #include "tests/refusal.h"
 #include "tests/tape/random_step.h"

@@ -13,7 +13,7 @@
 #include <set>
 #include <thread>
 
-#include "libtorch/operator_interceptor.h"
+#include "libtorch/operators/operator_interceptor.h"
 #include "tests/tape/testing.h"
 
 namespace reprise {

@@ -3,7 +3,7 @@
 #include <ATen/ops/_lazy_clone.h>
 #include <gmock/gmock.h>
 
-#include "libtorch/managed_memory.h"
+#include "libtorch/memory/managed_memory.h"
 #include "tests/tape/testing.h"
 
 namespace reprise {

@@ -8,7 +8,7 @@
 #include <optional>
 #include <set>
 
-#include "libtorch/operator_interceptor.h"
+#include "libtorch/operators/operator_interceptor.h"
 #include "tests/tape/testing.h"
 
 namespace reprise {

@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
-#include "libtorch/counting_allocator.h"
+#include "libtorch/memory/counting_allocator.h"
 #include "tests/tape/testing.h"
 
 namespace reprise {

@@ -8,7 +8,7 @@
 #include <mutex>
 #include <string>
 
-#include "libtorch/operator_interceptor.h"
+#include "libtorch/operators/operator_interceptor.h"
 
 namespace {
 

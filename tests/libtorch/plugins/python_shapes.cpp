@@ -4,7 +4,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/native_layer_norm.h>
 
-#include "libtorch/shape_functions.h"
+#include "libtorch/meta/shape_functions.h"
 
 extern "C" {
 

@@ -1,0 +1,383 @@
+// How calls are diverted: see the header. The dispatch key that is switched on for a thread is
+// switched off while a call is handled, so that kernels' own calls stay inside; where an outer
+// interceptor waits, it is switched on again for what the inner one calls.
+#include "libtorch/operators/operator_interceptor.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <reprise/error.h>
+#include <torch/library.h>
+
+#include <cstdlib>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "libtorch/autograd/engine.h"
+#include "libtorch/operators/operator_facts.h"
+#include "libtorch/operators/own_draws.h"
+
+namespace reprise::libtorch {
+namespace {
+
+using c10::DispatchKey;
+using c10::DispatchKeySet;
+using torch::jit::Stack;
+
+constexpr DispatchKeySet below(DispatchKey key) { return {DispatchKeySet::FULL_AFTER, key}; }
+
+// Calls are diverted by this key of the thread.
+DispatchKey diverting_key = DispatchKey::Undefined;
+
+}  // namespace
+
+const InterceptorLink* link_in_force(const InterceptorLink* link) {
+  while (link != nullptr && link->reach == Reach::kFunction &&
+         link->backward != current_backward_id()) {
+    link = link->outer.get();
+  }
+  return link;
+}
+
+namespace {
+
+// The diverting key is already off.
+void handle(const c10::OperatorHandle& op, const OperatorFacts& facts, DispatchKeySet keys,
+            Stack& stack) {
+  const InterceptorLink* link = innermost_interceptor();
+  if (link == nullptr) {
+    op.redispatchBoxed(keys, &stack);
+  } else {
+    OperatorCall(op, facts, keys, stack).run(*link);
+  }
+}
+
+// Whether the operator is run by its parts. Some have parts and a backend's own kernel as well
+// (silu_backward), which is then what runs.
+bool runs_as_parts(const c10::OperatorHandle& op, const OperatorFacts& facts, DispatchKeySet keys) {
+  if (!facts.composite) return false;
+  const c10::BackendComponent backend = keys.highestBackendKey();
+  return backend == c10::BackendComponent::InvalidBit ||
+         !op.hasKernelForDispatchKey(
+             c10::toRuntimePerBackendFunctionalityKey(DispatchKey::Dense, backend));
+}
+
+// Where autograd's keys are off (inference mode, AutoDispatchBelowAutograd) composites come this
+// far down: they are let through to their parts.
+void at_fake(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+  const DispatchKeySet next = keys & below(DispatchKey::Fake);
+  const OperatorFacts& facts = facts_of(op);
+  if (runs_as_parts(op, facts, next)) return op.redispatchBoxed(next, stack);
+  const c10::impl::ExcludeDispatchKeyGuard off(DispatchKey::Fake);
+  handle(op, facts, next, *stack);
+}
+
+constexpr DispatchKey kAbove = DispatchKey::TESTING_ONLY_GenericMode;
+constexpr DispatchKey kBelow = DispatchKey::CustomRNGKeyId;
+// Backends whose kernels come before that key.
+constexpr DispatchKeySet kBackendsBefore({DispatchKey::MkldnnCPU, DispatchKey::Sparse,
+                                          DispatchKey::SparseCsr, DispatchKey::NestedTensor});
+
+void at_custom_rng(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+  const c10::impl::ExcludeDispatchKeyGuard off(kAbove);
+  handle(op, facts_of(op), keys & below(kBelow), *stack);
+}
+
+// A fallback on CustomRNGKeyId would be passed over by operators with a kernel for all backends.
+class KernelsBelowAutograd {
+ public:
+  void add(const c10::OperatorHandle& op) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (op.hasKernelForDispatchKey(kBelow)) return;
+    registrations_.push_back(c10::Dispatcher::singleton().registerImpl(
+        op.operator_name(), kBelow, c10::KernelFunction::makeFromBoxedFunction<&at_custom_rng>(),
+        std::nullopt, nullptr, "reprise"));
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<c10::RegistrationHandleRAII> registrations_;
+};
+
+// What is only ever run by its parts must have no kernel there: backends without a key of their own
+// for autograd would take it for theirs.
+bool may_run_whole(const c10::OperatorHandle& op) {
+  const DispatchKeySet dense = DispatchKeySet(DispatchKey::Dense) |
+                               DispatchKeySet(DispatchKeySet::RAW, c10::full_backend_mask);
+  return !facts_of(op).composite || op.hasKernelForAnyDispatchKey(dense);
+}
+
+KernelsBelowAutograd& kernels_below_autograd() {
+  static auto* kernels = new KernelsBelowAutograd;
+  return *kernels;
+}
+
+void at_generic_mode(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+  const DispatchKeySet next = keys & below(kAbove);
+  const OperatorFacts& facts = facts_of(op);
+  if (runs_as_parts(op, facts, next) ||
+      (facts.casts && next.has_any(c10::autocast_dispatch_keyset))) {
+    return op.redispatchBoxed(next, stack);
+  }
+  std::optional<c10::impl::ExcludeDispatchKeyGuard> off;
+  // Choosing the backend starts from the arguments' keys and would lose the added one. Operators
+  // that do it (factory functions) have nothing to do with autograd.
+  if (facts.chooses_backend) {
+    off.emplace(kAbove);
+    return handle(op, facts, next, *stack);
+  }
+  if (!op.hasKernelForDispatchKey(kBelow)) kernels_below_autograd().add(op);
+  // What autograd's own kernel calls (the copy of what an operator in place is about to change) is
+  // seen as well; what is called by kernels that come before the added key is not.
+  if (next.has_any(kBackendsBefore)) off.emplace(kAbove);
+  op.redispatchBoxed(next.add(kBelow), stack);
+}
+
+template <auto kFallback>
+void register_fallback(DispatchKey key) {
+  static auto* library = new torch::Library(torch::Library::IMPL, "_", key, __FILE__, __LINE__);
+  library->fallback(torch::CppFunction::makeFromBoxedFunction<kFallback>());
+}
+
+bool is_free(DispatchKey key) {
+  return !c10::Dispatcher::singleton().hasBackendFallbackForDispatchKey(key);
+}
+
+struct Variant {
+  std::string_view name;
+  bool (*available)();
+  void (*install)();
+};
+
+constexpr Variant kVariants[] = {
+    {"fake", [] { return is_free(DispatchKey::Fake); },
+     [] {
+       register_fallback<&at_fake>(DispatchKey::Fake);
+       diverting_key = DispatchKey::Fake;
+     }},
+    {"generic", [] { return is_free(kAbove) && is_free(kBelow); },
+     [] {
+       auto& dispatcher = c10::Dispatcher::singleton();
+       for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
+         const auto op = dispatcher.findSchema(name);
+         if (op && may_run_whole(*op)) kernels_below_autograd().add(*op);
+       }
+       register_fallback<&at_generic_mode>(kAbove);
+       diverting_key = kAbove;
+     }},
+};
+
+std::string_view install() {
+  const char* const forced = std::getenv("REPRISE_INTERCEPTOR");
+  bool known = forced == nullptr;
+  for (const Variant& variant : kVariants) {
+    if (forced != nullptr && variant.name != forced) continue;
+    known = true;
+    if (!variant.available()) continue;
+    variant.install();
+    return variant.name;
+  }
+  if (!known) {
+    throw UsageError("REPRISE_INTERCEPTOR is '" + std::string(forced) +
+                     "'; it must be 'fake' or 'generic', or be unset");
+  }
+  throw UsageError(
+      std::string("reprise cannot intercept operators: another library has registered fallbacks on "
+                  "the dispatch keys it needs (") +
+      (forced != nullptr ? forced : "Fake; TESTING_ONLY_GenericMode and CustomRNGKeyId") +
+      "); do not load it in this process" +
+      (forced != nullptr ? ", or unset REPRISE_INTERCEPTOR" : ""));
+}
+
+std::shared_ptr<const InterceptorLink> link_to(std::shared_ptr<OperatorInterceptor> interceptor,
+                                               Reach reach) {
+  operator_interceptor_variant();
+  const ThreadState* const state = current_state();
+  return std::make_shared<const InterceptorLink>(
+      InterceptorLink{std::move(interceptor), state != nullptr ? state->interceptors : nullptr,
+                      reach, current_backward_id()});
+}
+
+std::shared_ptr<ThreadState> state_with(std::shared_ptr<const InterceptorLink> outer,
+                                        const LimitKeeper* limit = nullptr) {
+  auto state = copy_of_current_state();
+  state->interceptors = std::move(outer);
+  if (limit != nullptr) state->work_for(*limit);
+  return state;
+}
+
+std::shared_ptr<ThreadState> state_with_alone(std::shared_ptr<OperatorInterceptor> interceptor) {
+  return state_with(std::make_shared<const InterceptorLink>(
+      InterceptorLink{std::move(interceptor), nullptr, Reach::kFunction, current_backward_id()}));
+}
+
+// Lets the outer interceptors see what the inner one calls.
+class OuterInForce {
+ public:
+  explicit OuterInForce(const std::shared_ptr<const InterceptorLink>& outer)
+      : in_force_(state_with(outer)),
+        keys_(local_.included_, local_.excluded_.remove(diverting_key)) {}
+
+ private:
+  ThreadStateScope in_force_;
+  c10::impl::LocalDispatchKeySet local_ = c10::impl::tls_local_dispatch_key_set();
+  c10::impl::ForceDispatchKeyGuard keys_;
+};
+
+std::shared_ptr<const InterceptorLink> chain_without(
+    const std::shared_ptr<const InterceptorLink>& link, const OperatorInterceptor& interceptor) {
+  if (link == nullptr) return nullptr;
+  if (link->interceptor.get() == &interceptor) return link->outer;
+  // `left` may be set by another thread.
+  return std::make_shared<const InterceptorLink>(
+      InterceptorLink{.interceptor = link->interceptor,
+                      .outer = chain_without(link->outer, interceptor),
+                      .reach = link->reach,
+                      .backward = link->backward});
+}
+
+std::shared_ptr<ThreadState> state_without(const OperatorInterceptor& interceptor) {
+  auto state = copy_of_current_state();
+  state->interceptors = chain_without(state->interceptors, interceptor);
+  return state;
+}
+
+}  // namespace
+
+const InterceptorLink* innermost_interceptor() {
+  const ThreadState* state = current_state();
+  return state == nullptr ? nullptr : link_in_force(state->interceptors.get());
+}
+
+c10::impl::LocalDispatchKeySet keys_without_interceptors() {
+  c10::impl::LocalDispatchKeySet keys = c10::impl::tls_local_dispatch_key_set();
+  if (diverting_key != DispatchKey::Undefined) {
+    keys.included_ = keys.included_.remove(diverting_key);
+  }
+  return keys;
+}
+
+WithoutInterceptor::WithoutInterceptor(const OperatorInterceptor& interceptor)
+    : in_force_(state_without(interceptor)) {}
+
+OperatorCall::OperatorCall(const c10::OperatorHandle& handle, const OperatorFacts& facts,
+                           c10::DispatchKeySet below, std::vector<c10::IValue>& stack)
+    : handle_(handle),
+      facts_(facts),
+      schema_(handle.schema()),
+      argument_count_(schema_.arguments().size()),
+      below_(below),
+      stack_(stack) {}
+
+void OperatorCall::replace_argument(std::size_t argument, c10::IValue value) {
+  torch::jit::peek(stack_, argument, argument_count_) = std::move(value);
+}
+
+at::ArrayRef<c10::IValue> OperatorCall::results() const {
+  return torch::jit::last(stack_, schema_.returns().size());
+}
+
+void OperatorCall::run(const InterceptorLink& link) {
+  const InterceptorLink* const next_before = std::exchange(next_, link_in_force(link.outer.get()));
+  {
+    std::optional<OuterInForce> outer;
+    if (next_ != nullptr) outer.emplace(link.outer);
+    link.interceptor->intercept(*this);
+    if (!done_) proceed();
+  }
+  next_ = next_before;
+}
+
+void OperatorCall::proceed() {
+  TORCH_INTERNAL_ASSERT(!done_, "an operator call proceeds once");
+  if (next_ != nullptr) {
+    const c10::impl::ExcludeDispatchKeyGuard off(diverting_key);
+    return run(*next_);
+  }
+  if (draws_ != nullptr) {
+    draws_->run(*this);
+  } else {
+    run_operator();
+  }
+}
+
+void OperatorCall::run_operator() {
+  handle_.redispatchBoxed(below_, &stack_);
+  done_ = true;
+}
+
+OperatorCall::Kept OperatorCall::keep() const {
+  const auto now = arguments();
+  return {now.vec(), stack_.size() - now.size(), next_};
+}
+
+void OperatorCall::put_back(const Kept& kept) {
+  stack_.resize(kept.below);
+  stack_.insert(stack_.end(), kept.arguments.begin(), kept.arguments.end());
+  next_ = kept.next;
+}
+
+void OperatorCall::answer(at::ArrayRef<c10::IValue> results) {
+  TORCH_INTERNAL_ASSERT(!done_, "an operator call is answered once");
+  TORCH_INTERNAL_ASSERT(results.size() == schema_.returns().size(), schema_.name(),
+                        " was answered with ", results.size(), " results");
+  torch::jit::drop(stack_, argument_count_);
+  stack_.insert(stack_.end(), results.begin(), results.end());
+  done_ = true;
+}
+
+OperatorInterceptorScope::OperatorInterceptorScope(std::shared_ptr<OperatorInterceptor> interceptor,
+                                                   Reach reach, const LimitKeeper* limit)
+    : link_(link_to(std::move(interceptor), reach)),
+      in_force_(state_with(link_, limit)),
+      switched_(!c10::impl::tls_is_dispatch_key_included(diverting_key)) {
+  if (switched_) c10::impl::tls_set_dispatch_key_included(diverting_key, true);
+}
+
+namespace {
+
+const InterceptorLink* innermost_link() {
+  const ThreadState* const state = current_state();
+  return state != nullptr ? state->interceptors.get() : nullptr;
+}
+
+}  // namespace
+
+bool OperatorInterceptorScope::is_inside_out() const {
+  const InterceptorLink* link = innermost_link();
+  if (link == link_.get()) return false;
+  while (link != nullptr && link != link_.get()) link = link->outer.get();
+  return link != nullptr;
+}
+
+OperatorInterceptorScope::~OperatorInterceptorScope() {
+  const auto take_off = [](const InterceptorLink::Left& left) {
+    c10::ThreadLocalDebugInfo::_forceCurrentDebugInfo(left.before);
+    if (left.switched) c10::impl::tls_set_dispatch_key_included(diverting_key, false);
+  };
+  const InterceptorLink::Left mine{in_force_.leave(), switched_};
+  if (is_inside_out()) {
+    link_->left = std::make_shared<const InterceptorLink::Left>(mine);
+    return;
+  }
+  // Another thread than the one it was opened on is none of its business.
+  if (innermost_link() != link_.get()) return;
+  take_off(mine);
+  while (const InterceptorLink* const outer = innermost_link()) {
+    if (outer->left == nullptr) break;
+    take_off(*std::exchange(outer->left, nullptr));
+  }
+}
+
+KernelInterceptorScope::KernelInterceptorScope(std::shared_ptr<OperatorInterceptor> interceptor)
+    : in_force_(state_with_alone(std::move(interceptor))),
+      local_(c10::impl::tls_local_dispatch_key_set()),
+      keys_(local_.included_.add(diverting_key), local_.excluded_.remove(diverting_key)) {}
+
+std::string_view operator_interceptor_variant() {
+  static const std::string_view variant = install();
+  return variant;
+}
+
+}  // namespace reprise::libtorch

@@ -1,0 +1,177 @@
+// Schedules as pictures: one row a stage, one column a step.
+#include <reprise/error.h>
+#include <reprise/schedule.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "plan/chain/chain_walk.h"
+
+namespace reprise {
+namespace {
+
+using Do = ChainStep::Do;
+
+constexpr std::size_t kMostCells = 4'000'000;
+
+char letter_of(Do what) {
+  switch (what) {
+    case Do::kForwardKeep:
+      return 'K';
+    case Do::kForwardCheckpoint:
+      return 'c';
+    case Do::kForwardDrop:
+      return 'd';
+    case Do::kBackward:
+      return 'B';
+    case Do::kOffload:
+      return 'o';
+    case Do::kLoad:
+      return 'l';
+  }
+  return ' ';
+}
+
+char letter_of(const plan::ChainWalk& walk, std::size_t stage) {
+  if (walk.is_kept(stage)) return '=';
+  if (walk.is_offloaded(stage)) return '.';
+  return walk.has_output(stage) ? '-' : ' ';
+}
+
+struct Column {
+  std::string cells;  // of each stage, what is done or held
+  Bytes live;         // after the step
+  Bytes peak;         // so far
+};
+
+std::vector<Column> columns_of(const Chain& chain, const Schedule& schedule,
+                               const TransferRate& store) {
+  chain.check();
+  if (schedule.steps.size() > kMostCells / chain.stages.size()) {
+    throw UsageError("picture: " + std::to_string(schedule.steps.size()) + " steps of " +
+                     std::to_string(chain.stages.size()) +
+                     " stages are too many to draw: steps times stages may be at most " +
+                     std::to_string(kMostCells) + "; draw a shorter chain");
+  }
+  plan::ChainWalk walk(chain, store);
+  std::vector<Column> columns;
+  for (const ChainStep& step : schedule.steps) {
+    walk.apply(step);
+    Column column{std::string(chain.stages.size(), ' '), walk.live(), walk.cost().peak};
+    for (std::size_t i = 0; i < chain.stages.size(); ++i) {
+      column.cells[i] = letter_of(walk, i);
+    }
+    column.cells[static_cast<std::size_t>(step.stage)] = letter_of(step.what);
+    columns.push_back(std::move(column));
+  }
+  walk.finish();
+  return columns;
+}
+
+std::string label_of(const Chain& chain, std::size_t stage) {
+  std::string label = plan::stage_label(chain.stages[stage]);
+  return label.empty() ? std::to_string(stage) : label;
+}
+
+// In text and attributes of SVG.
+std::string escaped(const std::string& text) {
+  std::string result;
+  for (const char c : text) {
+    if (c == '<')
+      result += "&lt;";
+    else if (c == '>')
+      result += "&gt;";
+    else if (c == '&')
+      result += "&amp;";
+    else if (c == '"')
+      result += "&quot;";
+    else
+      result += c;
+  }
+  return result;
+}
+
+std::string attribute(const char* name, double value) {
+  const auto tenths = std::llround(value * 10);
+  return std::string(" ") + name + "=\"" + std::to_string(tenths / 10) + "." +
+         std::to_string(tenths % 10) + "\"";
+}
+
+const char* colour_of(char cell) {
+  switch (cell) {
+    case 'K':
+      return "#1f77b4";
+    case 'c':
+    case 'd':
+      return "#7fb2d9";
+    case 'B':
+      return "#d62728";
+    case 'o':
+    case 'l':
+      return "#9467bd";
+    case '=':
+      return "#c6d9ea";
+    case '-':
+      return "#e4eef6";
+    case '.':
+      return "#e3d9ee";
+    default:
+      return nullptr;
+  }
+}
+
+}  // namespace
+
+std::string picture(const Chain& chain, const Schedule& schedule, const TransferRate& store) {
+  const std::vector<Column> columns = columns_of(chain, schedule, store);
+  std::size_t width = 0;
+  for (std::size_t i = 0; i < chain.stages.size(); ++i) {
+    width = std::max(width, label_of(chain, i).size());
+  }
+  std::string text;
+  for (std::size_t i = 0; i < chain.stages.size(); ++i) {
+    std::string line = label_of(chain, i);
+    line.resize(width + 1, ' ');
+    for (const Column& column : columns) line += column.cells[i];
+    line.erase(line.find_last_not_of(' ') + 1);
+    text += line + "\n";
+  }
+  return text;
+}
+
+std::string picture_svg(const Chain& chain, const Schedule& schedule, const TransferRate& store) {
+  constexpr double kCell = 10, kLeft = 120, kCurve = 80, kGap = 10;
+  const std::vector<Column> columns = columns_of(chain, schedule, store);
+  const double width = kLeft + kCell * static_cast<double>(columns.size()) + kGap;
+  const double top = kCurve + 2 * kGap;
+  const double height = top + kCell * static_cast<double>(chain.stages.size()) + kGap;
+  const Bytes peak = columns.back().peak;
+  std::string svg = "<svg xmlns=\"http://www.w3.org/2000/svg\"" + attribute("width", width) +
+                    attribute("height", height) +
+                    " font-family=\"sans-serif\" font-size=\"9\">\n<text" + attribute("x", kGap) +
+                    attribute("y", kGap + 8) + ">peak " + to_string(peak) + "</text>\n";
+  const auto rectangle = [&svg](double x, double y, double w, double h, const char* colour) {
+    svg += "<rect" + attribute("x", x) + attribute("y", y) + attribute("width", w) +
+           attribute("height", h) + " fill=\"" + colour + "\"/>\n";
+  };
+  for (std::size_t i = 0; i < chain.stages.size(); ++i) {
+    svg += "<text" + attribute("x", kGap) +
+           attribute("y", top + kCell * static_cast<double>(i + 1) - 2) + ">" +
+           escaped(label_of(chain, i)) + "</text>\n";
+  }
+  for (std::size_t k = 0; k < columns.size(); ++k) {
+    const double x = kLeft + kCell * static_cast<double>(k);
+    const double share = peak.count == 0 ? 0
+                                         : static_cast<double>(columns[k].live.count) /
+                                               static_cast<double>(peak.count);
+    rectangle(x, kGap + kCurve * (1 - share), kCell, kCurve * share, "#bbbbbb");
+    for (std::size_t i = 0; i < chain.stages.size(); ++i) {
+      const char* const colour = colour_of(columns[k].cells[i]);
+      if (colour == nullptr) continue;
+      rectangle(x, top + kCell * static_cast<double>(i), kCell - 1, kCell - 1, colour);
+    }
+  }
+  return svg + "</svg>\n";
+}
+
+}  // namespace reprise

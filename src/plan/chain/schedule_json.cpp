@@ -1,0 +1,65 @@
+// Schedules as JSON, by the same reader as chains, whose errors name lines and fields.
+#include <reprise/schedule.h>
+
+#include <algorithm>
+#include <iterator>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "plan/io/json_tree.h"
+#include "plan/io/text_file.h"
+
+namespace reprise {
+namespace {
+
+using plan::JsonTree;
+
+constexpr std::string_view kFormat = "reprise schedule";
+constexpr std::int64_t kVersion = 1;
+constexpr std::int64_t kMostLayers = 1'000'000'000;
+// In the order of ChainStep::Do.
+constexpr std::string_view kSteps[] = {"keep", "checkpoint", "drop", "backward", "offload", "load"};
+
+ChainStep step_of(const JsonTree& tree) {
+  const std::vector<JsonTree>& items = tree.items();
+  if (items.size() != 2) tree.refuse("must be a step and its stage, such as [\"keep\", 0]");
+  const auto* const found = std::find(std::begin(kSteps), std::end(kSteps), items[0].text());
+  if (found == std::end(kSteps)) {
+    items[0].refuse("is \"" + items[0].text() +
+                    "\"; choose from keep, checkpoint, drop, backward, offload, load");
+  }
+  const std::int64_t stage = items[1].whole(0, std::numeric_limits<std::int32_t>::max());
+  return {static_cast<ChainStep::Do>(found - std::begin(kSteps)), static_cast<std::int32_t>(stage)};
+}
+
+}  // namespace
+
+Schedule Schedule::parse(std::string_view json, const std::string& origin) {
+  const JsonTree tree = JsonTree::parse(json, origin);
+  tree.allow({"format", "version", "layers", "steps"});
+  plan::expect_format(tree, kFormat, kVersion);
+  Schedule schedule;
+  if (const JsonTree* layers = tree.find("layers")) {
+    for (const JsonTree& each : layers->items())
+      schedule.layers.push_back(each.whole(1, kMostLayers));
+  }
+  for (const JsonTree& step : tree.at("steps").items()) schedule.steps.push_back(step_of(step));
+  return schedule;
+}
+
+Schedule Schedule::read(const std::filesystem::path& file) {
+  return parse(plan::read_text_file(file, "the schedule", JsonTree::kMostText), file.string());
+}
+
+std::string Schedule::json() const {
+  nlohmann::ordered_json whole = {{"format", kFormat}, {"version", kVersion}};
+  if (!layers.empty()) whole["layers"] = layers;
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (const ChainStep& step : steps) {
+    list.push_back({kSteps[static_cast<std::size_t>(step.what)], step.stage});
+  }
+  whole["steps"] = std::move(list);
+  return whole.dump() + "\n";
+}
+
+}  // namespace reprise
