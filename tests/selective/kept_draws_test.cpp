@@ -15,7 +15,7 @@ using testing::with_policy;
 
 using Function = std::function<at::Tensor(const at::Tensor&)>;
 
-// As many as a mask must have to be kept, and some.
+// A few more elements than a mask must have to be kept.
 constexpr std::int64_t kSide = 200;
 
 class KeptDraws : public ::testing::Test {
@@ -57,7 +57,7 @@ TEST_F(KeptDraws, WhatABitCannotHoldIsDrawnAgain) {
     return (x.sin() * at::empty({kSide, 2 * kSide}).slice(1, 0, kSide).bernoulli_(0.5)).exp();
   };
   EXPECT_EQ(draws_of(strided, options_), 2);
-  // Of more than two kinds.
+  // Its elements are of more than two kinds.
   const auto normal = [](const at::Tensor& x) { return (x * at::empty_like(x).normal_()).exp(); };
   EXPECT_EQ(draws_of(normal, options_), 0);
 }

@@ -92,7 +92,7 @@ TEST(Functions, ThatFillTheirResultsLeaveNothingThatCannotBeDropped) {
   }
 }
 
-// What they fill by pointer has no producer: each block keeps one of its activations.
+// The memory that they fill by pointer has no producer: each block keeps one of its activations.
 TEST(Functions, ThatAreCalledDirectlyKeepOneActivationForEach) {
   Layers layers;
   for (int i = 0; i < 5; ++i) layers.weights.push_back(leaf({64, 64}));

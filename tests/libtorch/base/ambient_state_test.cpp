@@ -1,4 +1,4 @@
-// What a recomputation must see of forward's surroundings, put back and taken away again.
+// Ambient state of forward is in force in a recomputation, and put back afterwards.
 #include "libtorch/base/ambient_state.h"
 
 #include <ATen/autocast_mode.h>
