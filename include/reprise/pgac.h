@@ -126,19 +126,21 @@ enum class PgacRanking : std::uint8_t {
 //   gradient in more than a quarter of the audits, whose C_j are further apart than a factor of e
 //   (one standard deviation), or above 10^4. Errors with such tails are bounded by no number of
 //   measurements.
-// - **Audits.** A step that is audited is exact. Layers run as regions; in backward each is run
-//   once more and its gradients are made four times: with and without noise in its values, from the
-//   step's own gradient and from that which the lossy step would have had there. So the whole
-//   step's real error is measured, one layer after the other. An audit needs all layers' inputs,
-//   one layer's values twice and all parameters' gradients twice more, and takes about three times
-//   a step's seconds more. Audits are made in the first steps (but for the second, in which all
-//   layers are kept, to see which have hooks inside), then at steps drawn at random, `audit_every`
-//   apart in the mean once they pass, and where a step is unknown from its beginning, for one step
-//   in eight in the long run. An audit that measures more than `gradient_error` in routes that
-//   would have been run switches the tier off for good: PgacReport::lossy_off says why. So does a
-//   layer that cannot be audited: it has hooks on tensors inside, retains gradients there, its
-//   function holds a reentrant region, its gradients are sparse or complex, or the first layer
-//   writes to the model's input.
+// - **Audits.** A step that is audited is exact in all its runs. Layers run as regions; in backward
+//   each is run once more and its gradients are made four times: with and without noise in its
+//   values, from the step's own gradient and from that which the lossy step would have had there.
+//   So the whole step's real error is measured, one layer after the other. An audit needs all
+//   layers' inputs, one layer's values twice and all parameters' gradients twice more, and takes
+//   about three times a step's seconds more. Audits are made in the first steps (but for the
+//   second, in which all layers are kept, to see which have hooks inside), then at steps drawn at
+//   random, `audit_every` apart in the mean once they pass, and where a step is unknown from its
+//   beginning, for one step in eight in the long run. An audit that measures more than
+//   `gradient_error` in routes that would have been run switches the tier off for good:
+//   PgacReport::lossy_off says why. So does a layer that cannot be audited: it has hooks on tensors
+//   inside, retains gradients there, its function holds a reentrant region, its gradients are
+//   sparse or complex, or the first layer writes to the model's input. An audit without finite
+//   gradients, or short of memory, tells nothing: the next one comes later, up to `audit_every`
+//   apart in the mean, and 16 such audits in a row switch the tier off too.
 // - **With which confidence.** None for one step by itself: what only backward shows (another loss,
 //   other targets) is not known when a step is compressed. PgacReport::gradient_error is made anew
 //   in observe(), with the step's own noise and gradients: where it is above the bound, leave out
@@ -296,7 +298,8 @@ class Pgac {
   // What a resumed training needs to go on as if it had not ended, as JSON for its checkpoint:
   // averages, masks, the learned schedule, counters. Options must be the same, but for the budget
   // and `combine`. Measurements are taken anew; scores of a step that has not been observed (on an
-  // accelerator: nor those of the last one) are not in it. restore() throws UsageError
+  // accelerator: nor those of the last one) are not in it. With the lossy tier the first step after
+  // restore() is exact: the weights are not known before it has run. restore() throws UsageError
   // "ORIGIN:LINE: field: reason" for a text that is not such a state, of other options, or whose
   // layers have other names than the model's.
   std::string state() const;

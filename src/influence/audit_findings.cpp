@@ -15,14 +15,20 @@ double square_of(const at::Tensor& tensor) {
   return norm * norm;
 }
 
-void AuditFindings::expect() {
+void AuditFindings::expect(std::size_t layer) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  ++expected_;
+  ++expected_[layer];
 }
 
-void AuditFindings::spoil() {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  is_spoilt_ = true;
+bool AuditFindings::was_expected() const {
+  return std::any_of(expected_.begin(), expected_.end(), [](int runs) { return runs > 0; });
+}
+
+std::optional<std::size_t> AuditFindings::missing() const {
+  for (std::size_t i = layers_.size(); i-- > 0;) {
+    if (layers_[i].runs < expected_[i]) return i;
+  }
+  return std::nullopt;
 }
 
 void AuditFindings::fail(std::size_t layer, const std::string& reason) {
@@ -32,7 +38,6 @@ void AuditFindings::fail(std::size_t layer, const std::string& reason) {
 
 void AuditFindings::add(std::size_t layer, const LayerFindings& found) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  ++found_;
   LayerFindings& sum = layers_[layer];
   // Gradients of several runs add up, and what noise does to them; each run has noise of its own.
   const double runs = ++sum.runs;

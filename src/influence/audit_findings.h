@@ -35,22 +35,22 @@ struct LayerFindings {
 // Of one step, which may be of several runs. Shared by what backward calls.
 class AuditFindings {
  public:
-  explicit AuditFindings(std::size_t layers) : layers_(layers), parameters_(layers) {}
+  explicit AuditFindings(std::size_t layers)
+      : layers_(layers), parameters_(layers), expected_(layers) {}
 
-  // One more layer of a run has to be found.
-  void expect();
+  // Backward has one more run of the layer to find.
+  void expect(std::size_t layer);
   void add(std::size_t layer, const LayerFindings& found);
   // Gradients of a layer's parameters, as they are and as the lossy step's would be.
   void add_gradients(std::size_t layer, const std::vector<at::Tensor>& parameters,
                      const std::vector<at::Tensor>& exact, const std::vector<at::Tensor>& lossy);
   // The layer's backward cannot be run by itself.
   void fail(std::size_t layer, const std::string& reason);
-  // Something was infinite, or not there.
-  void spoil();
 
   // What follows is for after backward.
-  bool was_expected() const { return expected_ > 0; }
-  bool is_complete() const { return expected_ > 0 && found_ == expected_ && !is_spoilt_; }
+  bool was_expected() const;
+  // The last layer with a run that nothing was found of; none where all were found.
+  std::optional<std::size_t> missing() const;
   const std::optional<std::pair<std::size_t, std::string>>& failure() const { return failure_; }
   const std::vector<LayerFindings>& layers() const { return layers_; }
   const std::vector<std::vector<at::Tensor>>& parameters() const { return parameters_; }
@@ -66,8 +66,7 @@ class AuditFindings {
   std::vector<LayerFindings> layers_;
   std::vector<std::vector<at::Tensor>> parameters_;
   std::unordered_map<const c10::TensorImpl*, Gradients> gradients_;
-  int expected_ = 0, found_ = 0;
-  bool is_spoilt_ = false;
+  std::vector<int> expected_;  // runs of each layer
   std::optional<std::pair<std::size_t, std::string>> failure_;
 };
 

@@ -6,7 +6,9 @@
 #include <ATen/ops/square.h>
 #include <ATen/ops/sub.h>
 #include <c10/core/GradMode.h>
+#include <c10/util/Exception.h>
 #include <reprise/checkpoint.h>
+#include <reprise/error.h>
 #include <reprise/saved_tensor_hooks.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -15,6 +17,7 @@
 #include <cmath>
 #include <exception>
 #include <functional>
+#include <new>
 #include <unordered_set>
 #include <utility>
 
@@ -235,7 +238,7 @@ at::Tensor AuditedRun::run(std::size_t layer, const TensorFunction& call, const 
   const auto again = std::make_shared<Again>(call, input);
   const at::Tensor result = again->first(input);
   if (!result.requires_grad()) return result;
-  findings_->expect();
+  findings_->expect(layer);
   return watched(result, [run = shared_from_this(), layer, again](const at::Tensor& gradient) {
     run->try_to_audit(layer, *again, gradient);
   });
@@ -244,6 +247,10 @@ at::Tensor AuditedRun::run(std::size_t layer, const TensorFunction& call, const 
 void AuditedRun::try_to_audit(std::size_t layer, const Again& again, const at::Tensor& gradient) {
   try {
     audit(layer, again, gradient);
+  } catch (const BudgetError&) {
+    // The next audit may find the bytes that this one lacked.
+  } catch (const c10::OutOfMemoryError&) {
+  } catch (const std::bad_alloc&) {
   } catch (const std::exception& error) {
     // Reentrant regions inside, for instance, refuse it. The step itself can do without.
     findings_->fail(layer, std::string("its backward cannot be run by itself: ") +
@@ -257,7 +264,7 @@ void AuditedRun::audit(std::size_t layer, const Again& again, const at::Tensor& 
   const Ends ends = again.ends(reading);
   // What a hook does would be done several times over.
   if (ends.has_hooks) return findings_->fail(layer, kHasHooks);
-  if (ends.reached.empty()) return findings_->spoil();
+  if (ends.reached.empty()) return;
   take(layer, ends, *reading, gradient);
 }
 
@@ -290,7 +297,7 @@ void AuditedRun::take(std::size_t layer, const Ends& ends, Reading& reading,
   const ParkedLog::Sums sums = reading.sums();
   reading.add_noise(Compression::kExact);
   // Of a step without gradients, or one whose loss was too large, nothing can be told.
-  if (!by_noise.tells(ends.has_input)) return findings_->spoil();
+  if (!by_noise.tells(ends.has_input)) return;
 
   LayerFindings found{.noise = sums.noise,
                       .spread = sums.spread,
@@ -303,7 +310,7 @@ void AuditedRun::take(std::size_t layer, const Ends& ends, Reading& reading,
     const Compared by_gradient = compared(ends.gradients(lossy_gradient));
     Squares came;
     came.add(gradient, lossy_gradient);
-    if (!by_gradient.tells(ends.has_input) || !came.is_finite()) return findings_->spoil();
+    if (!by_gradient.tells(ends.has_input) || !came.is_finite()) return;
     if (came.relative() > 0) {
       found.parameter_response = by_gradient.parameters.error / came.relative();
       found.input_response = by_gradient.input.relative() / came.relative();
@@ -331,7 +338,7 @@ at::Tensor run_inspected(std::size_t layer, const TensorFunction& call, const at
   const at::Tensor begin = has_input ? at::alias(input) : input;
   const at::Tensor result = call(begin);
   if (!result.requires_grad()) return result;
-  findings->expect();
+  findings->expect(layer);
   return watched(result, [since, layer, findings = std::move(findings),
                           begin = has_input ? begin : at::Tensor(),
                           result = std::make_shared<at::Tensor>(result)](const at::Tensor&) {

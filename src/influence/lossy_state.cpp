@@ -101,9 +101,12 @@ std::vector<Regimes::Audited> read_regimes(const JsonTree& list, std::size_t cou
     each.allow({"inputs", "weights"});
     Regimes::Audited& audited = regimes.emplace_back();
     for (const JsonTree& input : items_of(each.at("inputs"), count, "layer")) {
-      Features& features = audited.inputs.emplace_back();
-      const auto numbers = numbers_in(input, features.size(), -kMostKnown);
-      std::copy(numbers.begin(), numbers.end(), features.begin());
+      std::vector<Features>& runs = audited.inputs.emplace_back();
+      for (const JsonTree& run : input.items()) {
+        Features& features = runs.emplace_back();
+        const auto numbers = numbers_in(run, features.size(), -kMostKnown);
+        std::copy(numbers.begin(), numbers.end(), features.begin());
+      }
     }
     audited.weights = numbers_in(each.at("weights"), count, -kMostKnown);
   }
@@ -118,6 +121,7 @@ nlohmann::ordered_json lossy_json(const LossyTier::State& state) {
                                  {"next_audit", turns.next},
                                  {"audit_interval", turns.interval},
                                  {"audit_credit", turns.credit},
+                                 {"audits_spoilt", turns.spoilt},
                                  {"is_inspected", state.is_inspected},
                                  {"off", state.off},
                                  {"audits", state.audits},
@@ -139,15 +143,16 @@ nlohmann::ordered_json lossy_json(const LossyTier::State& state) {
 }
 
 LossyTier::State read_lossy(const JsonTree& tree, std::size_t count) {
-  tree.allow({"steps", "next_audit", "audit_interval", "audit_credit", "is_inspected", "off",
-              "audits", "audit_failures", "audited_error", "next_stream", "layers", "sensitivities",
-              "regimes"});
+  tree.allow({"steps", "next_audit", "audit_interval", "audit_credit", "audits_spoilt",
+              "is_inspected", "off", "audits", "audit_failures", "audited_error", "next_stream",
+              "layers", "sensitivities", "regimes"});
   LossyTier::State state;
   LossyTier::Turns& turns = state.turns;
   turns.steps = tree.at("steps").whole(0, kMostCount);
   turns.next = tree.at("next_audit").whole(0, kMostCount);
   turns.interval = tree.at("audit_interval").whole(1, std::int64_t{1} << 32);
   turns.credit = tree.at("audit_credit").number(-kMostKnown, kMostKnown);
+  turns.spoilt = tree.at("audits_spoilt").whole(0, kMostCount);
   state.is_inspected = tree.at("is_inspected").boolean();
   state.off = tree.at("off").text();
   state.audits = tree.at("audits").whole(0, kMostCount);

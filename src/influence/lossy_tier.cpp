@@ -78,23 +78,37 @@ std::vector<double> LossyTier::log_weights() const {
 }
 
 LossyTier::Plan LossyTier::plan(const at::Tensor& input, const Routes& routes, bool has_budget,
-                                bool may_audit) const {
+                                bool may_audit) {
+  const Plan alone = plan_alone(input, routes, has_budget, may_audit);
+  if (!step_.plan) step_.plan = alone;
+  if (step_.plan == Plan::kAudit) {
+    step_.is_partial = step_.is_partial || !may_audit;
+    return may_audit ? Plan::kAudit : Plan::kExact;
+  }
+  if (alone != Plan::kAudit) return alone;
+  // The runs before it would be missing in the audit.
+  step_.is_missed = true;
+  return Plan::kExact;
+}
+
+LossyTier::Plan LossyTier::plan_alone(const at::Tensor& input, const Routes& routes,
+                                      bool has_budget, bool may_audit) const {
   // The first step's runs find out which layers there are, and a region around may run them again.
   if (!known_.off.empty() || known_.turns.steps == 0) return Plan::kExact;
   if (!known_.is_inspected && !has_budget) return Plan::kInspect;
   if (!may_audit) return Plan::kExact;
-  if (!sensitivities_.is_known() || known_.turns.steps >= known_.turns.next) return Plan::kAudit;
-  if (!is_lossy(routes)) return Plan::kExact;
+  if (known_.turns.steps >= known_.turns.next) return Plan::kAudit;
+  if (!sensitivities_.is_known() || !is_lossy(routes)) return Plan::kExact;
   if (knows(input)) return Plan::kLossy;
   return known_.turns.credit >= 1 ? Plan::kAudit : Plan::kExact;
 }
 
 // Of what is there before the first layer is run.
 bool LossyTier::knows(const at::Tensor& input) const {
-  // Parameters of a resumed training are not known before its first run.
+  // A resumed training does not know its parameters before its first step has ended.
   const bool has_parameters = std::any_of(parameters_.begin(), parameters_.end(),
                                           [](const auto& of) { return !of.empty(); });
-  return (!has_parameters || regimes_.knows_weights(log_weights())) &&
+  return has_parameters && regimes_.knows_weights(log_weights()) &&
          regimes_.knows(0, features_of(input));
 }
 
@@ -113,7 +127,7 @@ class LossyTier::LossyRunner final : public KeptRunner {
     const std::uint64_t since = libtorch::place_in_graph();
     at::Tensor result = run_in(routes_[layer], layer, call, watch, input);
     if (tier_.parameters_[layer].empty() && result.requires_grad()) {
-      tier_.parameters_[layer] = libtorch::leaves_since(since, result);
+      tier_.step_.parameters[layer] = libtorch::leaves_since(since, result);
     }
     return result;
   }
@@ -208,6 +222,7 @@ at::Tensor LossyTier::run(Plan plan, const detail::Layers& layers,
                           const Routes& routes, bool may_change, const at::Tensor& input,
                           const Meter& meter) {
   if (plan == Plan::kLossy) {
+    step_.parameters.resize(found.size());
     LossyRunner runner(*this, routes, may_change);
     at::Tensor result = run_masked(layers, found, keep, input, meter, &runner);
     if (is_recomputing()) return result;
@@ -223,7 +238,6 @@ at::Tensor LossyTier::run(Plan plan, const detail::Layers& layers,
   }
   if (step_.findings == nullptr) {
     step_.findings = std::make_shared<AuditFindings>(found.size());
-    step_.audit = plan;
     const bool is_in_force = sensitivities_.is_known() && is_lossy(routes);
     step_.routes = is_in_force ? routes : known_.wanted;
     step_.is_test = is_in_force && knows(input);
@@ -240,7 +254,10 @@ at::Tensor LossyTier::run(Plan plan, const detail::Layers& layers,
   at::Tensor result = run_masked(layers, found, all, input, meter, &runner);
   for (const std::size_t layer : runner.kept()) step_.routes[layer] = Compression::kExact;
   as_run_.assign(found.size(), Compression::kExact);
-  if (plan == Plan::kAudit && !is_recomputing()) step_.inputs = runner.inputs();
+  if (plan == Plan::kAudit && !is_recomputing()) {
+    step_.inputs.resize(found.size());
+    for (std::size_t i = 0; i < found.size(); ++i) step_.inputs[i].push_back(runner.inputs()[i]);
+  }
   return result;
 }
 

@@ -42,8 +42,8 @@ class LossyTier {
     kLossy,
   };
   // Of the run of that input that comes now, which is the same for all runs of an input until
-  // end_step().
-  Plan plan(const at::Tensor& input, const Routes& routes, bool has_budget, bool may_audit) const;
+  // end_step(). A step is audited in all its runs or in none: the first one decides.
+  Plan plan(const at::Tensor& input, const Routes& routes, bool has_budget, bool may_audit);
 
   // Not for kExact. `routes`: of the layers with `keep`. `may_change`: layers whose input is not
   // like those that were audited are kept as they are, and so are values that would be noisier than
@@ -65,6 +65,7 @@ class LossyTier {
     std::int64_t steps = 0;  // that were observed
     std::int64_t next = 0, interval = 1;
     double credit = kMostCredit;  // audits of unknown steps that may be made
+    std::int64_t spoilt = 0;      // audits in a row that were not completed
     bool operator==(const Turns&) const = default;
   };
   // What a resumed training needs.
@@ -92,10 +93,15 @@ class LossyTier {
   class LossyRunner;
   class AuditRunner;
 
+  Plan plan_alone(const at::Tensor& input, const Routes& routes, bool has_budget,
+                  bool may_audit) const;
   std::vector<double> log_weights() const;
   bool knows(const at::Tensor& input) const;
   void limit_sensitivities();
-  void take_audit(const std::vector<double>& incoherences);
+  void take_step(const std::vector<double>& scores, PgacReport& report);
+  // False where no parameter has a gradient.
+  bool take_audit(const std::vector<double>& incoherences);
+  void take_spoilt_audit();
   void judge(double error);
   void set_next_audit();
   double gradient_square() const;
@@ -111,14 +117,17 @@ class LossyTier {
 
   // Of the step under way.
   struct Step {
+    std::optional<Plan> plan;   // of its first run
+    bool is_partial = false;    // a run of an audited step could not be audited
+    bool is_missed = false;     // a run should have been audited, and the first one was not
     std::vector<double> noise;  // the most of each layer
     Bytes before, after;        // of the last run
     bool is_unknown = false;    // not like those that were audited
-    Plan audit = Plan::kExact;  // that was made, if any
     bool is_test = false;       // of routes that would have been run
     bool is_new = false;        // the audited step would have been exact otherwise
     Routes routes;              // of the audit
-    std::vector<Features> inputs;
+    std::vector<std::vector<Features>> inputs;        // of the audit: Regimes::Audited
+    std::vector<std::vector<at::Tensor>> parameters;  // of layers, seen for the first time
     std::shared_ptr<AuditFindings> findings;
   };
   Step step_;

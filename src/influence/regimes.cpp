@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace reprise::influence {
 namespace {
@@ -27,6 +28,11 @@ bool are_near(const Features& a, const Features& b) {
 bool are_near(const std::vector<double>& a, const std::vector<double>& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(),
                     [](double x, double y) { return std::abs(x - y) <= kNearWeights; });
+}
+
+bool has_near(const std::vector<Features>& inputs, const Features& input) {
+  return std::any_of(inputs.begin(), inputs.end(),
+                     [&](const Features& each) { return are_near(each, input); });
 }
 
 }  // namespace
@@ -50,13 +56,20 @@ Features features_of(const at::Tensor& input) {
 }
 
 void Regimes::add(Audited step) {
+  for (std::vector<Features>& inputs : step.inputs) {
+    std::vector<Features> distinct;
+    for (const Features& input : inputs) {
+      if (!has_near(distinct, input)) distinct.push_back(input);
+    }
+    inputs = std::move(distinct);
+  }
   if (audited_.size() >= kWindow) audited_.erase(audited_.begin());
   audited_.push_back(std::move(step));
 }
 
 bool Regimes::knows(std::size_t layer, const Features& input) const {
   const auto near = std::count_if(audited_.begin(), audited_.end(), [&](const Audited& step) {
-    return are_near(step.inputs[layer], input);
+    return has_near(step.inputs[layer], input);
   });
   return static_cast<std::size_t>(near) >= kLeast;
 }

@@ -23,11 +23,12 @@ class Regimes {
   static constexpr std::size_t kWindow = 64;
 
   struct Audited {
-    std::vector<Features> inputs;  // of each layer
-    std::vector<double> weights;   // of each layer: the logarithm of the norm of its parameters
+    std::vector<std::vector<Features>> inputs;  // of each layer: those of the step's runs
+    std::vector<double> weights;  // of each layer: the logarithm of the norm of its parameters
     bool operator==(const Audited&) const = default;
   };
 
+  // Remembers one of the inputs of a layer that are near each other.
   void add(Audited step);
   void clear() { audited_.clear(); }
 

@@ -114,7 +114,7 @@ TEST(Regimes, AreKnownWhereThreeAuditedStepsWereNear) {
   };
   for (int i = 0; i < 3; ++i) {
     EXPECT_FALSE(regimes.knows(0, features(1)));
-    regimes.add({{features(1)}, {0.5}});
+    regimes.add({{{features(1), features(1)}}, {0.5}});
   }
   EXPECT_TRUE(regimes.knows(0, features(1)));
   EXPECT_TRUE(regimes.knows(0, features(1.1)));
