@@ -243,8 +243,44 @@ void OnlineRun::spare(Index index) {
   tracked_ -= step_.values[index].bytes;
 }
 
+Index OnlineRun::deepest_missing(Index producer) const {
+  Index missing = kNone;
+  for (const OnlineStep::Input& input : step_.inputs_of(producer)) {
+    if (input.value == kNone || values_[input.value].has_bytes) continue;
+    if (missing == kNone || values_[input.value].depth > values_[missing].depth) {
+      missing = input.value;
+    }
+  }
+  return missing;
+}
+
+Index OnlineRun::next_to_pin(Index producer, const std::vector<Index>& pinned) const {
+  const auto is_candidate = [&](const OnlineStep::Input& input) {
+    return input.value != kNone && values_[input.value].producer != kNone &&
+           std::ranges::count(pinned, input.value) == 0;
+  };
+  std::uint32_t deepest = 0;
+  for (const OnlineStep::Input& input : step_.inputs_of(producer)) {
+    if (is_candidate(input)) deepest = std::max(deepest, values_[input.value].depth);
+  }
+  Index next = kNone;
+  for (const OnlineStep::Input& input : step_.inputs_of(producer)) {
+    if (!is_candidate(input) || values_[input.value].depth + kNearDepth < deepest) continue;
+    if (next == kNone || values_[input.value].depth < values_[next].depth) next = input.value;
+  }
+  return next;
+}
+
 void OnlineRun::restore(Index target) {
   if (values_[target].has_bytes) return;
+  try {
+    restore(target, /*is_careful=*/true);
+  } catch (const Refused&) {
+    restore(target, /*is_careful=*/false);
+  }
+}
+
+void OnlineRun::restore(Index target, bool is_careful) {
   struct Frame {
     Index value;
     Index made = kNone;
@@ -256,6 +292,7 @@ void OnlineRun::restore(Index target) {
   const auto release = [&](const Frame& frame) {
     for (const Index value : frame.pinned) unpin(value);
   };
+  try {
   while (!stack.empty()) {
     Frame& frame = stack.back();
     if (frame.made != kNone) {
@@ -269,16 +306,11 @@ void OnlineRun::restore(Index target) {
     }
     const Index producer = values_[frame.value].producer;
     if (producer == kNone) throw Refused{};
-    Index missing = kNone;
-    for (const OnlineStep::Input& input : step_.inputs_of(producer)) {
-      if (input.value == kNone || values_[input.value].has_bytes) continue;
-      if (missing == kNone || values_[input.value].depth > values_[missing].depth) {
-        missing = input.value;
-      }
-    }
-    if (missing != kNone) {
-      frame.made = missing;
-      stack.push_back({missing, kNone, {}});
+    const Index next =
+        is_careful ? next_to_pin(producer, frame.pinned) : deepest_missing(producer);
+    if (next != kNone) {
+      frame.made = next;
+      if (!values_[next].has_bytes) stack.push_back({next, kNone, {}});
       continue;
     }
     for (const OnlineStep::Input& input : step_.inputs_of(producer)) {
@@ -293,6 +325,10 @@ void OnlineRun::restore(Index target) {
     }
     release(frame);
     stack.pop_back();
+  }
+  } catch (const Refused&) {
+    for (const Frame& each : stack) release(each);
+    throw;
   }
 }
 

@@ -62,6 +62,9 @@ class OnlineRun {
   void carry_out(OnlineStep::Event event);
   void make(Index producer);
   void restore(Index value);
+  void restore(Index target, bool is_careful);
+  Index deepest_missing(Index producer) const;
+  Index next_to_pin(Index producer, const std::vector<Index>& pinned) const;
   bool unpack(Index value);
   bool unpark(Index value);
   void replay(Index producer);

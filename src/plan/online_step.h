@@ -9,6 +9,9 @@
 
 namespace reprise::plan {
 
+// Where room is scarce, an input that many operators or fewer below another is restored before it.
+constexpr std::uint32_t kNearDepth = 64;
+
 struct OnlineStep {
   using Index = std::uint32_t;
   static constexpr Index kNone = std::numeric_limits<Index>::max();

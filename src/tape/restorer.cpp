@@ -235,11 +235,57 @@ bool Tape::unpark(Value& value) {
 }
 
 // Of the inputs that are missing, the one with the longest way from a root is made first: what the
-// others need is little by then, and would only lie there. An input is pinned once it has been made
-// for its reader, those that were there at first only when the reader runs: they may go meanwhile.
+// others need is little by then, and would only lie there.
+Value* Tape::deepest_missing(const Producer& producer) {
+  Value* missing = nullptr;
+  for (const Producer::Input& input : producer.inputs) {
+    if (input.value == nullptr || input.value->has_bytes()) continue;
+    if (missing == nullptr || input.value->depth > missing->depth) missing = input.value;
+  }
+  return missing;
+}
+
+// The next input to restore and pin where room is scarce. An input a few operators below another is
+// restored first, since the other is likely made of it, as in x + f(x).
+Value* Tape::next_to_pin(const Producer& producer, std::span<Value* const> pinned) {
+  const auto is_candidate = [&](const Producer::Input& input) {
+    return input.value != nullptr && input.value->producer != nullptr &&
+           std::ranges::count(pinned, input.value) == 0;
+  };
+  std::uint32_t deepest = 0;
+  for (const Producer::Input& input : producer.inputs) {
+    if (is_candidate(input)) deepest = std::max(deepest, input.value->depth);
+  }
+  Value* next = nullptr;
+  for (const Producer::Input& input : producer.inputs) {
+    if (!is_candidate(input) || input.value->depth + plan::kNearDepth < deepest) continue;
+    if (next == nullptr || input.value->depth < next->depth) next = input.value;
+  }
+  return next;
+}
+
 void Tape::restore(Value& target) {
   if (target.has_bytes()) return;
   const OwnTime own;
+  // To make room for a replay.
+  if (tries_again()) return restore(target, /*is_careful=*/true);
+  trying_ = std::this_thread::get_id();
+  try {
+    restore(target, /*is_careful=*/true);
+    trying_ = {};
+    return;
+  } catch (const NoRoom&) {
+    trying_ = {};
+  } catch (...) {
+    trying_ = {};
+    throw;
+  }
+  restore(target, /*is_careful=*/false);
+}
+
+// An input is pinned once it has been made for its reader, those that were there at first only when
+// the reader runs: they may go meanwhile. `is_careful`: they are pinned in their turn.
+void Tape::restore(Value& target, bool is_careful) {
   struct Frame {
     Value* value;
     Value* made = nullptr;
@@ -276,14 +322,11 @@ void Tape::restore(Value& target) {
             "memory budget: bytes that cannot be made again are gone; this is a defect of "
             "reprise");
       }
-      Value* missing = nullptr;
-      for (const Producer::Input& input : producer->inputs) {
-        if (input.value == nullptr || input.value->has_bytes()) continue;
-        if (missing == nullptr || input.value->depth > missing->depth) missing = input.value;
-      }
-      if (missing != nullptr) {
-        frame.made = missing;
-        stack.push_back({missing, nullptr, {}});
+      Value* const next =
+          is_careful ? next_to_pin(*producer, frame.pinned) : deepest_missing(*producer);
+      if (next != nullptr) {
+        frame.made = next;
+        if (!next->has_bytes()) stack.push_back({next, nullptr, {}});
         continue;
       }
       for (const Producer::Input& input : producer->inputs) {
@@ -299,6 +342,7 @@ void Tape::restore(Value& target) {
                           " s. Raise either, or take another heuristic than " + options_.heuristic);
       }
       if (report.replayed >= most) {
+        if (tries_again()) throw NoRoom();
         throw BudgetError("memory budget: to bring back one tensor, " + std::to_string(patience) +
                           " operators were run and it is not there yet: what they make is dropped "
                           "again before it is read. Raise the budget, or take another heuristic "
