@@ -57,6 +57,7 @@ class OnlineRun {
     std::int64_t wanted = 0;  // outputs that are
     std::uint32_t met = 0;
   };
+  // There is no room.
   struct Refused {};
 
   void carry_out(OnlineStep::Event event);
@@ -64,7 +65,8 @@ class OnlineRun {
   void restore(Index value);
   void restore(Index target, bool is_careful);
   Index deepest_missing(Index producer) const;
-  Index next_to_pin(Index producer, const std::vector<Index>& pinned) const;
+  bool is_made_of(Index value, Index other);
+  Index next_to_pin(Index producer, const std::vector<Index>& pinned);
   bool unpack(Index value);
   bool unpark(Index value);
   void replay(Index producer);

@@ -2,6 +2,7 @@
 // With that it can be run again in arithmetic, in fewer bytes than it had (online_run.h).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <span>
@@ -9,8 +10,9 @@
 
 namespace reprise::plan {
 
-// Where room is scarce, an input that many operators or fewer below another is restored before it.
-constexpr std::uint32_t kNearDepth = 64;
+// A walk from value to value ends there: by then a value is dear enough to stay. Chains of dropped
+// values are as long as a step.
+constexpr std::size_t kMostWalked = 64;
 
 struct OnlineStep {
   using Index = std::uint32_t;

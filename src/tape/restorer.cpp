@@ -245,21 +245,37 @@ Value* Tape::deepest_missing(const Producer& producer) {
   return missing;
 }
 
-// The next input to restore and pin where room is scarce. An input a few operators below another is
-// restored first, since the other is likely made of it, as in x + f(x).
-Value* Tape::next_to_pin(const Producer& producer, std::span<Value* const> pinned) {
-  const auto is_candidate = [&](const Producer::Input& input) {
-    return input.value != nullptr && input.value->producer != nullptr &&
-           std::ranges::count(pinned, input.value) == 0;
-  };
-  std::uint32_t deepest = 0;
-  for (const Producer::Input& input : producer.inputs) {
-    if (is_candidate(input)) deepest = std::max(deepest, input.value->depth);
+// Whether the value is made of `other`, as far as a short walk tells.
+bool Tape::is_made_of(const Value& value, const Value& other) {
+  met_.assign(1, value.producer);
+  value.producer->met = ++walks_;
+  for (std::size_t i = 0; i < met_.size() && i < plan::kMostWalked; ++i) {
+    for (const Producer::Input& input : met_[i]->inputs) {
+      if (input.value == &other) return true;
+      if (input.value == nullptr || input.value->depth <= other.depth) continue;
+      Producer* const maker = input.value->producer;
+      if (maker == nullptr || std::exchange(maker->met, walks_) == walks_) continue;
+      met_.push_back(maker);
+    }
   }
-  Value* next = nullptr;
+  return false;
+}
+
+// The next input to restore and pin, null where all are pinned: the deepest, or what that is made
+// of. Of x + f(x), x comes first: it would be made twice, and f(x) would wait for it.
+Value* Tape::next_to_pin(const Producer& producer, std::span<Value* const> pinned) {
+  Value* deepest = nullptr;
+  const auto is_candidate = [&](const Value* value) {
+    return value != nullptr && value->producer != nullptr && std::ranges::count(pinned, value) == 0;
+  };
   for (const Producer::Input& input : producer.inputs) {
-    if (!is_candidate(input) || input.value->depth + plan::kNearDepth < deepest) continue;
-    if (next == nullptr || input.value->depth < next->depth) next = input.value;
+    if (!is_candidate(input.value)) continue;
+    if (deepest == nullptr || input.value->depth > deepest->depth) deepest = input.value;
+  }
+  Value* next = deepest;
+  for (const Producer::Input& input : producer.inputs) {
+    if (!is_candidate(input.value) || input.value->depth >= next->depth) continue;
+    if (is_made_of(*deepest, *input.value)) next = input.value;
   }
   return next;
 }

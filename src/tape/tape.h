@@ -229,7 +229,8 @@ class Tape {
   bool unpark(Value& value);
   void restore(Value& target, bool is_careful);
   static Value* deepest_missing(const Producer& producer);
-  static Value* next_to_pin(const Producer& producer, std::span<Value* const> pinned);
+  bool is_made_of(const Value& value, const Value& other);
+  Value* next_to_pin(const Producer& producer, std::span<Value* const> pinned);
   // Packing (packing.cpp): values whose elements are of two kinds, as dropout masks are.
   bool can_be_packed(const Value& value) const;
   void look_for_kinds(Producer& producer);
