@@ -1,6 +1,7 @@
 // Runs a recorded step in arithmetic, under a limit, by the rules of the tape: what is dropped, in
 // which order values are restored, what is pinned meanwhile, and what replays take. The rules are
-// those of src/tape/evictor.cpp, restorer.cpp and packing.cpp; a change there belongs here, too.
+// those of src/tape/evictor.cpp, restorer.cpp, restore_order.cpp and packing.cpp; a change there
+// belongs here, too.
 #pragma once
 
 #include <cstdint>

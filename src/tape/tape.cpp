@@ -18,7 +18,8 @@ using libtorch::ManagedMemory;
 
 namespace {
 
-// A gradient that waits for another one can only be made again by the backward that led to it.
+// What backward makes is dropped last: a gradient that waits to be added to another one needs all
+// of backward so far, and its forward, to be made again, and that may not fit.
 constexpr float kWeightOfGradients = 1000;
 
 bool is_whole_number(at::ScalarType type) { return type == at::kLong || type == at::kInt; }
