@@ -114,7 +114,7 @@ class OnlineRun {
   OnlineOutcome outcome_;
 };
 
-// The least limit, to within a 400th, in which the step runs by these rules, whatever measurements
+// The least limit, to within a thousandth, in which the step runs by these rules, whatever measurements
 // of its seconds come to within some bounds.
 std::int64_t least_bytes(const OnlineStep& step, const Heuristic& heuristic);
 

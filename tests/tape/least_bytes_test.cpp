@@ -134,7 +134,7 @@ TEST_F(LeastBytes, AreThoseOfTheNewestKindOfStep) {
   MemoryBudget budget(GiB(64));
   take_steps(net, budget, 3);
   const Bytes small = budget.least().value();
-  net = testing::autoencoder(1024);
+  net = testing::convolutions();
   take_steps(net, budget, 2);
   EXPECT_GT(budget.least().value(), small);
 }
