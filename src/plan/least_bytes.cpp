@@ -16,7 +16,7 @@ constexpr double kNoise = 0.3;
 constexpr int kTrials = 16;
 // In some trials the limit is a little less, in thousandths: the allocator rounds, other threads
 // have some bytes, and small results that no value holds stay a little longer or shorter.
-constexpr int kLess = 6;
+constexpr int kLess = 8;
 constexpr std::int64_t kParts = 1000;
 
 }  // namespace

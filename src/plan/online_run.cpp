@@ -91,7 +91,7 @@ void OnlineRun::carry_out(OnlineStep::Event event) {
     case Do::kFix: {
       Value& value = values_[subject];
       // What is left of it is beside the values.
-      if (value.has_bytes) {
+      if (value.has_bytes && !std::exchange(value.is_beside, false)) {
         tracked_ -= step_.values[subject].bytes;
         beside_ += step_.values[subject].bytes;
       }
@@ -130,7 +130,8 @@ void OnlineRun::make(Index producer) {
     value.is_attached = value.has_bytes = true;
     ++living_;
     ++producers_[producer].wanted;
-    tracked_ += step_.values[output.value].bytes;
+    value.is_beside = step_.values[output.value].size < step_.smallest;
+    if (!value.is_beside) tracked_ += step_.values[output.value].bytes;
     index_.touch(value, recorded_ + replayed_);
     update_entry(output.value);
   }
@@ -187,7 +188,7 @@ void OnlineRun::take_bytes(Index index) {
   if (!value.has_bytes) return;
   if (value.is_in_index() && value.pins == 0) index_.remove(value);
   value.has_bytes = false;
-  tracked_ -= step_.values[index].bytes;
+  if (!std::exchange(value.is_beside, false)) tracked_ -= step_.values[index].bytes;
 }
 
 void OnlineRun::give_bytes(Index index) {

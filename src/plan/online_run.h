@@ -51,6 +51,9 @@ class OnlineRun {
     bool has_bits = false;
     bool is_packable = false;
     bool is_parked = false;
+    // Too small to be dropped: as long as the storage lives its bytes are among those beside
+    // values.
+    bool is_beside = false;
     CostClasses::Node node = CostClasses::kNone;
   };
   struct Producer {
@@ -114,8 +117,8 @@ class OnlineRun {
   OnlineOutcome outcome_;
 };
 
-// The least limit, to within a thousandth, in which the step runs by these rules, whatever measurements
-// of its seconds come to within some bounds.
+// The least limit, to within a thousandth, in which the step runs by these rules, whatever
+// measurements of its seconds come to within some bounds.
 std::int64_t least_bytes(const OnlineStep& step, const Heuristic& heuristic);
 
 }  // namespace reprise::plan

@@ -46,11 +46,19 @@ bool runs(Trained& of, Bytes limit, const BudgetOptions& options, int steps = 1)
   return true;
 }
 
+// The least limit in which five of five steps of new budgets run: one may be lucky.
 std::int64_t least_by_trials(Trained& of, Bytes most, const BudgetOptions& options) {
+  const auto does_work = [&](std::int64_t limit) {
+    constexpr int kTrials = 5;
+    for (int i = 0; i < kTrials; ++i) {
+      if (!runs(of, Bytes(limit), options)) return false;
+    }
+    return true;
+  };
   std::int64_t works = most.count, fails = 0;
   while (works - fails > works / 500) {
     const std::int64_t middle = fails + (works - fails) / 2;
-    (runs(of, Bytes(middle), options) ? works : fails) = middle;
+    (does_work(middle) ? works : fails) = middle;
   }
   return works;
 }

@@ -47,7 +47,7 @@ inline Trained autoencoder(int rows = 512) {
 }
 
 inline Trained gpt() {
-  models::Gpt model(models::GptOptions{.layers = 3,
+  models::Gpt model(models::GptOptions{.layers = 4,
                                        .width = 64,
                                        .heads = 4,
                                        .context = 32,
