@@ -12,11 +12,8 @@ namespace reprise::tape {
 
 using libtorch::ManagedMemory;
 using plan::CostClasses;
+using plan::kMostWalked;
 using plan::Neighbourhood;
-
-// A walk ends there: by then the value is dear enough to stay. Chains of dropped values are as long
-// as a step.
-constexpr std::size_t kMostWalked = 64;
 
 double Tape::neighbourhood(const plan::EvictionEntry& entry) {
   const auto& value = static_cast<const Value&>(entry);

@@ -10,12 +10,15 @@
 #include <memory>
 #include <new>
 #include <utility>
+#include <vector>
 
 #include "libtorch/memory/counting_allocator.h"
 #include "tape/own_time.h"
 #include "tape/tape.h"
 
 namespace reprise::tape {
+
+using libtorch::ManagedMemory;
 
 // Paranoid steps are there to show that everything can be computed again. What lies behind the
 // bytes that an operator has set may be set later, and need not be of these kinds.
@@ -24,6 +27,18 @@ bool Tape::can_be_packed(const Value& value) const {
          value.defined == value.size && value.size % value.width == 0;
 }
 
+namespace {
+
+bool is_of_two_kinds(const Value& value) {
+  const OwnTime own;
+  const std::int64_t elements = value.size / value.width;
+  std::vector<std::uint8_t> bits(static_cast<std::size_t>(bytes_of_bits(elements)));
+  return pack_bits(ManagedMemory::memory_of(*value.cell).get(), elements, value.width, bits.data())
+      .has_value();
+}
+
+}  // namespace
+
 void Tape::look_for_kinds(Producer& producer) {
   auto& learnt = producer.call.form().learnt;
   std::uint8_t bit = 1;
@@ -31,11 +46,15 @@ void Tape::look_for_kinds(Producer& producer) {
     Value& value = *output.value;
     if (bit != 0 && may_drop(value) && can_be_packed(value)) {
       if ((learnt.looked_at & bit) == 0) {
-        const void* const data = libtorch::ManagedMemory::memory_of(*value.cell).get();
+        const void* const data = ManagedMemory::memory_of(*value.cell).get();
         if (may_be_of_two_kinds(data, value.defined / value.width, value.width)) {
           learnt.two_kinds |= bit;
         }
         learnt.looked_at |= bit;
+      }
+      // A log is of what would be packed, and all elements are looked at only when the value goes.
+      if (log && (learnt.two_kinds & bit) != 0 && !is_of_two_kinds(value)) {
+        learnt.two_kinds &= static_cast<std::uint8_t>(~bit);
       }
       value.kind_bit = learnt.two_kinds & bit;
     }

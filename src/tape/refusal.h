@@ -3,6 +3,7 @@
 #pragma once
 
 #include <reprise/bytes.h>
+#include <reprise/error.h>
 
 #include <cstdint>
 #include <optional>
@@ -11,6 +12,12 @@
 namespace reprise::tape {
 
 class Tape;
+
+// Values can be restored in another order, which may take less.
+class NoRoom final : public BudgetError {
+ public:
+  NoRoom() : BudgetError("memory budget: there is no room to restore a tensor in this order") {}
+};
 
 // Live bytes that cannot be dropped now, by what has them. Together they are the live bytes.
 struct LiveParts {

@@ -240,12 +240,10 @@ bool Tape::unpark(Value& value) {
   return true;
 }
 
-// Of the inputs that are missing, the one with the longest way from a root is made first: what the
-// others need is little by then, and would only lie there. An input is pinned once it has been made
-// for its reader, those that were there at first only when the reader runs: they may go meanwhile.
-void Tape::restore(Value& target) {
-  if (target.has_bytes()) return;
-  const OwnTime own;
+// An input that was made for its reader is pinned at once. Inputs that were there already are
+// pinned in their turn where `is_careful`, else when the reader runs: they may be dropped
+// meanwhile.
+void Tape::restore(Value& target, bool is_careful) {
   struct Frame {
     Value* value;
     Value* made = nullptr;
@@ -282,14 +280,11 @@ void Tape::restore(Value& target) {
             "memory budget: bytes that cannot be made again are gone; this is a defect of "
             "reprise");
       }
-      Value* missing = nullptr;
-      for (const Producer::Input& input : producer->inputs) {
-        if (input.value == nullptr || input.value->has_bytes()) continue;
-        if (missing == nullptr || input.value->depth > missing->depth) missing = input.value;
-      }
-      if (missing != nullptr) {
-        frame.made = missing;
-        stack.push_back({missing, nullptr, {}});
+      Value* const next =
+          is_careful ? next_to_pin(*producer, frame.pinned) : deepest_missing(*producer);
+      if (next != nullptr) {
+        frame.made = next;
+        if (!next->has_bytes()) stack.push_back({next, nullptr, {}});
         continue;
       }
       for (const Producer::Input& input : producer->inputs) {
@@ -305,6 +300,7 @@ void Tape::restore(Value& target) {
                           " s. Raise either, or take another heuristic than " + options_.heuristic);
       }
       if (report.replayed >= most) {
+        if (tries_again()) throw NoRoom();
         throw BudgetError("memory budget: to bring back one tensor, " + std::to_string(patience) +
                           " operators were run and it is not there yet: what they make is dropped "
                           "again before it is read. Raise the budget, or take another heuristic "

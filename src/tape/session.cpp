@@ -153,6 +153,7 @@ libtorch::LimitKeeper::Room Budget::make_room(std::int64_t wanted, bool is_guess
     if (is_guess || !is_ours || (accelerator && taken() > accelerator->device.live())) {
       return Room::kExceeded;
     }
+    if (std::ranges::any_of(tapes, &Tape::tries_again)) throw NoRoom();
     if (options.on_exceeded == OnExceeded::kThrow) throw BudgetError(text_of(refusal(wanted)));
     if (!std::exchange(warned, true)) TORCH_WARN(text_of(refusal(wanted)));
     return Room::kExceeded;

@@ -2,6 +2,7 @@
 // restorer.cpp.
 #include "tape/tape.h"
 
+#include <ATen/core/grad_mode.h>
 #include <c10/core/CPUAllocator.h>
 
 #include <algorithm>
@@ -16,6 +17,10 @@ namespace reprise::tape {
 using libtorch::ManagedMemory;
 
 namespace {
+
+// What backward makes is dropped last: a gradient that waits to be added to another one needs all
+// of backward so far, and its forward, to be made again, and that may not fit.
+constexpr float kWeightOfGradients = 1000;
 
 bool is_whole_number(at::ScalarType type) { return type == at::kLong || type == at::kInt; }
 
@@ -168,6 +173,7 @@ double Tape::add(std::unique_ptr<Producer> producer, double now,
       output.value->own_cost = std::min(again, costs_.seconds_to_pack(output.value->size));
     }
     output.value->depth = depth + 1;
+    if (!at::GradMode::is_enabled()) output.value->weight *= kWeightOfGradients;
     touch(*output.value, now);
     update_entry(*output.value);
   }

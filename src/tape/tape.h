@@ -11,6 +11,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <thread>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -121,6 +122,8 @@ class Tape {
 
   // Has its bytes when this returns. They stay while the value is pinned.
   void restore(Value& value);
+  // Whether restore() has another order to try where there is no room.
+  bool tries_again() const { return trying_ == std::this_thread::get_id(); }
   void pin(Value& value);
   void unpin(Value& value);
   void touch(Value& value, double now) { index_.touch(value, now); }
@@ -223,6 +226,10 @@ class Tape {
   // Seconds that making it again would take, from what is there.
   double seconds_to_make(const Value& value);
   bool unpark(Value& value);
+  void restore(Value& target, bool is_careful);
+  static Value* deepest_missing(const Producer& producer);
+  bool is_made_of(const Value& value, const Value& other);
+  Value* next_to_pin(const Producer& producer, std::span<Value* const> pinned);
   // Packing (packing.cpp): values whose elements are of two kinds, as dropout masks are.
   bool can_be_packed(const Value& value) const;
   void look_for_kinds(Producer& producer);
@@ -285,6 +292,7 @@ class Tape {
   std::vector<Value*> dead_roots_;
   // That restore() is bringing back, one for another.
   std::vector<const Value*> restoring_;
+  std::thread::id trying_;  // that has another order to try
   std::vector<plan::CostClasses::Node> seen_;
   std::uint32_t walks_ = 0;
   std::vector<Producer*> met_;

@@ -2,48 +2,17 @@
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
+#include "tape/replay_costs.h"
 #include "tests/refusal.h"
+#include "tests/tape/least_networks.h"
 #include "tests/tape/testing.h"
 
 namespace reprise {
 namespace {
 
-namespace nn = torch::nn;
 using at::Tensor;
-
-// A model with its data; its loss is of the sizes that make the choice of victims matter.
-struct Trained {
-  nn::Sequential layers;
-  Tensor x, y;
-
-  Tensor loss() {
-    const Tensor out = layers->forward(x);
-    return y.defined() ? at::cross_entropy_loss(out.mean({2, 3}), y) : at::mse_loss(out, x);
-  }
-};
-
-Trained convolutions() {
-  Trained made;
-  for (int i = 0; i < 6; ++i) {
-    made.layers->push_back(
-        nn::Conv2d(nn::Conv2dOptions(i == 0 ? 3 : 12, 12, 3).padding(1).bias(false)));
-    made.layers->push_back(nn::BatchNorm2d(12));
-    made.layers->push_back(nn::ReLU(nn::ReLUOptions(true)));
-  }
-  made.x = at::randn({8, 3, 32, 32});
-  made.y = at::randint(12, {8});
-  return made;
-}
-
-Trained autoencoder() {
-  Trained made;
-  for (const auto& [from, to] : {std::pair{128, 96}, {96, 48}, {48, 96}, {96, 128}}) {
-    made.layers->push_back(nn::Linear(from, to));
-    made.layers->push_back(nn::GELU());
-  }
-  made.x = at::rand({512, 128});
-  return made;
-}
+using testing::autoencoder;
+using testing::Trained;
 
 class LeastBytes : public ::testing::Test {
  protected:
@@ -55,7 +24,7 @@ class LeastBytes : public ::testing::Test {
 
 void take_step(Trained& of) {
   of.loss().backward();
-  for (Tensor& each : of.layers->parameters()) each.mutable_grad().reset();
+  for (Tensor& each : of.model->parameters()) each.mutable_grad().reset();
 }
 
 void take_steps(Trained& of, MemoryBudget& budget, int count) {
@@ -71,27 +40,38 @@ bool runs(Trained& of, Bytes limit, const BudgetOptions& options, int steps = 1)
   try {
     take_steps(of, budget, steps);
   } catch (const BudgetError&) {
-    of.layers->zero_grad();
+    of.model->zero_grad();
     return false;
   }
   return true;
 }
 
+// The least limit in which five of five steps of new budgets run: one may be lucky.
 std::int64_t least_by_trials(Trained& of, Bytes most, const BudgetOptions& options) {
+  const auto does_work = [&](std::int64_t limit) {
+    constexpr int kTrials = 5;
+    for (int i = 0; i < kTrials; ++i) {
+      if (!runs(of, Bytes(limit), options)) return false;
+    }
+    return true;
+  };
   std::int64_t works = most.count, fails = 0;
   while (works - fails > works / 500) {
     const std::int64_t middle = fails + (works - fails) / 2;
-    (runs(of, Bytes(middle), options) ? works : fails) = middle;
+    (does_work(middle) ? works : fails) = middle;
   }
   return works;
 }
 
-// lru looks at no seconds, only at an order: each run drops the same.
+// The clock decides which value goes first, but hardly what suffices.
 TEST_F(LeastBytes, AreWithinTwoPercentOfWhatTrialsFindAndWork) {
-  for (const bool learn : {false, true}) {
-    const BudgetOptions options{.heuristic = "lru", .learn = learn};
-    for (Trained (*make)() : {convolutions, autoencoder}) {
-      Trained net = make();
+  const tape::ReplayCosts::GivenScope given(
+      {.seconds_a_replay = 1e-4, .packed_bytes_a_second = 3e9});
+  for (const char* heuristic : {"h_up", "lru"}) {
+    for (const testing::TrainedKind& kind : testing::trained()) {
+      SCOPED_TRACE(std::string(kind.name) + ", " + heuristic);
+      const BudgetOptions options{.heuristic = heuristic, .learn = false};
+      Trained net = kind.make();
       take_step(net);
       MemoryBudget roomy(GiB(64), options);
       take_steps(net, roomy, 2);
@@ -101,15 +81,16 @@ TEST_F(LeastBytes, AreWithinTwoPercentOfWhatTrialsFindAndWork) {
       const std::int64_t by_trials = least_by_trials(net, roomy.report().peak, options);
       EXPECT_GE(static_cast<double>(least.count), 0.98 * static_cast<double>(by_trials));
       EXPECT_LE(static_cast<double>(least.count), 1.02 * static_cast<double>(by_trials));
-      EXPECT_TRUE(runs(net, least, options, 4));
+      for (int i = 0; i < 10; ++i) EXPECT_TRUE(runs(net, least, options));
     }
   }
 }
 
 TEST_F(LeastBytes, OfAStepUnderPressureAreThoseOfTheStepWithRoom) {
   const BudgetOptions options{.heuristic = "lru", .learn = false};
-  for (Trained (*make)() : {convolutions, autoencoder}) {
-    Trained net = make();
+  for (const testing::TrainedKind& kind : testing::trained()) {
+    SCOPED_TRACE(kind.name);
+    Trained net = kind.make();
     take_step(net);
     MemoryBudget roomy(GiB(64), options);
     take_steps(net, roomy, 2);
@@ -122,10 +103,11 @@ TEST_F(LeastBytes, OfAStepUnderPressureAreThoseOfTheStepWithRoom) {
   }
 }
 
-TEST_F(LeastBytes, WorkWithTheDefaultHeuristicToo) {
+TEST_F(LeastBytes, WorkByMeasuredCostsAndByPlans) {
   for (const bool learn : {false, true}) {
-    for (Trained (*make)() : {convolutions, autoencoder}) {
-      Trained net = make();
+    for (const testing::TrainedKind& kind : testing::trained()) {
+      SCOPED_TRACE(kind.name);
+      Trained net = kind.make();
       take_step(net);
       const BudgetOptions options{.learn = learn, .planning = std::chrono::duration<double>(0.1)};
       MemoryBudget roomy(GiB(64), options);
@@ -198,8 +180,7 @@ TEST_F(LeastBytes, AreThoseOfTheNewestKindOfStep) {
   MemoryBudget budget(GiB(64));
   take_steps(net, budget, 3);
   const Bytes small = budget.least().value();
-  nn::Sequential deeper = autoencoder().layers;
-  for (const auto& layer : *deeper) net.layers->push_back(layer);
+  net = testing::convolutions();
   take_steps(net, budget, 2);
   EXPECT_GT(budget.least().value(), small);
 }
@@ -215,7 +196,7 @@ TEST_F(LeastBytes, AreNamedByARefusalOnceAStepWasWhole) {
   }
   MemoryBudget budget(limit);
   take_steps(net, budget, 1);
-  net.x = at::rand({1024, 128});
+  net.loss = testing::autoencoder(1024).loss;
   const std::string text = refusal_of<BudgetError>([&] { take_steps(net, budget, 1); });
   EXPECT_THAT(text, ::testing::HasSubstr("a recorded step of this budget needs at least "));
   EXPECT_THAT(text,

@@ -11,8 +11,6 @@ namespace {
 using Index = OnlineStep::Index;
 
 constexpr Index kNone = OnlineStep::kNone;
-// As the tape's walks.
-constexpr std::size_t kMostWalked = 64;
 
 }  // namespace
 

@@ -91,7 +91,7 @@ void OnlineRun::carry_out(OnlineStep::Event event) {
     case Do::kFix: {
       Value& value = values_[subject];
       // What is left of it is beside the values.
-      if (value.has_bytes) {
+      if (value.has_bytes && !std::exchange(value.is_beside, false)) {
         tracked_ -= step_.values[subject].bytes;
         beside_ += step_.values[subject].bytes;
       }
@@ -131,7 +131,8 @@ void OnlineRun::make(Index producer) {
     value.is_attached = value.has_bytes = true;
     ++living_;
     ++producers_[producer].wanted;
-    tracked_ += step_.values[output.value].bytes;
+    value.is_beside = step_.values[output.value].size < step_.smallest;
+    if (!value.is_beside) tracked_ += step_.values[output.value].bytes;
     index_.touch(value, recorded_ + replayed_);
     update_entry(output.value);
   }
@@ -188,7 +189,7 @@ void OnlineRun::take_bytes(Index index) {
   if (!value.has_bytes) return;
   if (value.is_in_index() && value.pins == 0) index_.remove(value);
   value.has_bytes = false;
-  tracked_ -= step_.values[index].bytes;
+  if (!std::exchange(value.is_beside, false)) tracked_ -= step_.values[index].bytes;
 }
 
 void OnlineRun::give_bytes(Index index) {
@@ -242,59 +243,6 @@ void OnlineRun::spare(Index index) {
   note_dropped(index);
   values_[index].has_bytes = false;
   tracked_ -= step_.values[index].bytes;
-}
-
-void OnlineRun::restore(Index target) {
-  if (values_[target].has_bytes) return;
-  struct Frame {
-    Index value;
-    Index made = kNone;
-    std::vector<Index> pinned;
-  };
-  std::vector<Frame> stack;
-  const std::int64_t most = outcome_.replays + 1000 + 64 * living_;
-  stack.push_back({target, kNone, {}});
-  const auto release = [&](const Frame& frame) {
-    for (const Index value : frame.pinned) unpin(value);
-  };
-  while (!stack.empty()) {
-    Frame& frame = stack.back();
-    if (frame.made != kNone) {
-      pin(frame.made);
-      frame.pinned.push_back(std::exchange(frame.made, kNone));
-    }
-    if (values_[frame.value].has_bytes || unpack(frame.value) || unpark(frame.value)) {
-      release(frame);
-      stack.pop_back();
-      continue;
-    }
-    const Index producer = values_[frame.value].producer;
-    if (producer == kNone) throw Refused{};
-    Index missing = kNone;
-    for (const OnlineStep::Input& input : step_.inputs_of(producer)) {
-      if (input.value == kNone || values_[input.value].has_bytes) continue;
-      if (missing == kNone || values_[input.value].depth > values_[missing].depth) {
-        missing = input.value;
-      }
-    }
-    if (missing != kNone) {
-      frame.made = missing;
-      stack.push_back({missing, kNone, {}});
-      continue;
-    }
-    for (const OnlineStep::Input& input : step_.inputs_of(producer)) {
-      if (input.value == kNone || std::ranges::count(frame.pinned, input.value) != 0) continue;
-      pin(input.value);
-      frame.pinned.push_back(input.value);
-    }
-    if (outcome_.replays >= most || outcome_.replays >= options_.most_replays) throw Refused{};
-    replay(producer);
-    for (const Index value : frame.pinned) {
-      if (!is_of_use(value)) spare(value);
-    }
-    release(frame);
-    stack.pop_back();
-  }
 }
 
 // Its kernel has no more than the room that it had at first, and copies of what it writes to.

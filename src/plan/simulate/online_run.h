@@ -1,6 +1,7 @@
 // Runs a recorded step in arithmetic, under a limit, by the rules of the tape: what is dropped, in
 // which order values are restored, what is pinned meanwhile, and what replays take. The rules are
-// those of src/tape/evictor.cpp, restorer.cpp and packing.cpp; a change there belongs here, too.
+// those of src/tape/evictor.cpp, restorer.cpp, restore_order.cpp and packing.cpp; a change there
+// belongs here, too.
 #pragma once
 
 #include <cstdint>
@@ -50,6 +51,9 @@ class OnlineRun {
     bool has_bits = false;
     bool is_packable = false;
     bool is_parked = false;
+    // Too small to be dropped: as long as the storage lives its bytes are among those beside
+    // values.
+    bool is_beside = false;
     CostClasses::Node node = CostClasses::kNone;
   };
   struct Producer {
@@ -57,11 +61,16 @@ class OnlineRun {
     std::int64_t wanted = 0;  // outputs that are
     std::uint32_t met = 0;
   };
+  // There is no room.
   struct Refused {};
 
   void carry_out(OnlineStep::Event event);
   void make(Index producer);
   void restore(Index value);
+  void restore(Index target, bool is_careful);
+  Index deepest_missing(Index producer) const;
+  bool is_made_of(Index value, Index other);
+  Index next_to_pin(Index producer, const std::vector<Index>& pinned);
   bool unpack(Index value);
   bool unpark(Index value);
   void replay(Index producer);
@@ -108,8 +117,8 @@ class OnlineRun {
   OnlineOutcome outcome_;
 };
 
-// The least limit, to within a 400th, in which the step runs by these rules, whatever measurements
-// of its seconds come to within some bounds.
+// The least limit, to within a thousandth, in which the step runs by these rules, whatever
+// measurements of its seconds come to within some bounds.
 std::int64_t least_bytes(const OnlineStep& step, const Heuristic& heuristic);
 
 }  // namespace reprise::plan

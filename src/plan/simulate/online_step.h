@@ -2,12 +2,17 @@
 // With that it can be run again in arithmetic, in fewer bytes than it had (online_run.h).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <span>
 #include <vector>
 
 namespace reprise::plan {
+
+// A walk from value to value ends there: by then a value is dear enough to stay. Chains of dropped
+// values are as long as a step.
+constexpr std::size_t kMostWalked = 64;
 
 struct OnlineStep {
   using Index = std::uint32_t;

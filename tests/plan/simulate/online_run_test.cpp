@@ -73,6 +73,49 @@ TEST(OnlineRun, TheLeastIsWhatOneCallNeeds) {
   EXPECT_FALSE(outcome_of(step, 50 + 100 + 100 + 30 - 1).fits);
 }
 
+// Blocks x + f(x): x is pinned while f(x) is made again, and not made a second time beside it.
+TEST(OnlineRun, ResidualBlocksNeedNoMoreThanABlock) {
+  constexpr OnlineStep::Index kBlocks = 12;
+  const auto heuristic = heuristic_named("lru");
+  std::int64_t least_of[2];
+  for (const OnlineStep::Index blocks : {kBlocks, 2 * kBlocks}) {
+    OnlineStep step;
+    const auto call = [&](std::initializer_list<OnlineStep::Index> reads) {
+      step.reads.insert(step.reads.end(), reads);
+      step.calls.push_back({.time = static_cast<double>(step.calls.size()),
+                            .taken = 100,
+                            .reads_end = static_cast<OnlineStep::Index>(step.reads.size())});
+      const auto number = static_cast<OnlineStep::Index>(step.calls.size() - 1);
+      step.events.push_back({OnlineStep::Do::kBegin, number});
+      step.events.push_back({OnlineStep::Do::kRun, number});
+      for (const OnlineStep::Index read : reads)
+        step.inputs.push_back({.value = read, .bytes = 100});
+      step.outputs.push_back({.value = static_cast<OnlineStep::Index>(step.values.size())});
+      step.values.push_back({.size = 100, .bytes = 100, .own_cost = 1});
+      step.producers.push_back(
+          {.call = number,
+           .form = 1,
+           .again = 1,
+           .inputs_end = static_cast<OnlineStep::Index>(step.inputs.size()),
+           .outputs_end = static_cast<OnlineStep::Index>(step.outputs.size())});
+      step.events.push_back({OnlineStep::Do::kMake, number});
+      step.events.push_back({OnlineStep::Do::kEnd, number});
+      return number;
+    };
+    OnlineStep::Index x = call({});
+    for (OnlineStep::Index i = 0; i < blocks; ++i) x = call({x, call({call({x})})});
+    const auto count = static_cast<OnlineStep::Index>(step.values.size());
+    for (OnlineStep::Index value = count; value-- > 0;) {
+      step.events.push_back({OnlineStep::Do::kHold, value});
+      step.events.push_back({OnlineStep::Do::kRelease, value});
+      step.events.push_back({OnlineStep::Do::kDie, value});
+    }
+    least_of[blocks == kBlocks ? 0 : 1] = least_bytes(step, *heuristic);
+  }
+  EXPECT_EQ(least_of[0], least_of[1]);
+  EXPECT_LE(least_of[0], 400);
+}
+
 TEST(OnlineRun, TooManyReplaysAreARefusal) {
   const OnlineStep step = recorded_chain(10, 100);
   const OnlineOutcome outcome = outcome_of(step, 200);

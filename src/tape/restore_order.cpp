@@ -1,0 +1,80 @@
+// In which order the inputs of a replay are restored. src/plan/online_restore.cpp has the same
+// rules in arithmetic.
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+#include "tape/own_time.h"
+#include "tape/tape.h"
+
+namespace reprise::tape {
+
+// Of the inputs that are missing, the one with the longest way from a root is made first: what the
+// others need is little by then, and would only lie there.
+Value* Tape::deepest_missing(const Producer& producer) {
+  Value* missing = nullptr;
+  for (const Producer::Input& input : producer.inputs) {
+    if (input.value == nullptr || input.value->has_bytes()) continue;
+    if (missing == nullptr || input.value->depth > missing->depth) missing = input.value;
+  }
+  return missing;
+}
+
+// Whether the value is made of `other`, as far as a short walk tells.
+bool Tape::is_made_of(const Value& value, const Value& other) {
+  met_.assign(1, value.producer);
+  value.producer->met = ++walks_;
+  for (std::size_t i = 0; i < met_.size() && i < plan::kMostWalked; ++i) {
+    for (const Producer::Input& input : met_[i]->inputs) {
+      if (input.value == &other) return true;
+      if (input.value == nullptr || input.value->depth <= other.depth) continue;
+      Producer* const maker = input.value->producer;
+      if (maker == nullptr || std::exchange(maker->met, walks_) == walks_) continue;
+      met_.push_back(maker);
+    }
+  }
+  return false;
+}
+
+// The next input to restore and pin, null where all are pinned: the deepest, or what that is made
+// of. Of x + f(x), x comes first: it would be made twice, and f(x) would wait for it.
+Value* Tape::next_to_pin(const Producer& producer, std::span<Value* const> pinned) {
+  Value* deepest = nullptr;
+  const auto is_candidate = [&](const Value* value) {
+    return value != nullptr && value->producer != nullptr && std::ranges::count(pinned, value) == 0;
+  };
+  for (const Producer::Input& input : producer.inputs) {
+    if (!is_candidate(input.value)) continue;
+    if (deepest == nullptr || input.value->depth > deepest->depth) deepest = input.value;
+  }
+  Value* next = deepest;
+  for (const Producer::Input& input : producer.inputs) {
+    if (!is_candidate(input.value) || input.value->depth >= next->depth) continue;
+    if (is_made_of(*deepest, *input.value)) next = input.value;
+  }
+  return next;
+}
+
+// Two orders are tried. The careful one pins each input in its turn, so that replays of the others
+// cannot drop it: of a chain of x + f(x), one block is live at a time. But an input that is pinned
+// early takes room; where that fails, inputs that are there may be dropped until the reader runs.
+void Tape::restore(Value& target) {
+  if (target.has_bytes()) return;
+  const OwnTime own;
+  // To make room for a replay.
+  if (tries_again()) return restore(target, /*is_careful=*/true);
+  trying_ = std::this_thread::get_id();
+  try {
+    restore(target, /*is_careful=*/true);
+    trying_ = {};
+    return;
+  } catch (const NoRoom&) {
+    trying_ = {};
+  } catch (...) {
+    trying_ = {};
+    throw;
+  }
+  restore(target, /*is_careful=*/false);
+}
+
+}  // namespace reprise::tape
