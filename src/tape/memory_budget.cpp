@@ -8,6 +8,8 @@
 #include <string>
 #include <utility>
 
+#include "core/machine_memory.h"
+#include "libtorch/memory/accelerator_device.h"
 #include "libtorch/memory/managed_memory.h"
 #include "libtorch/memory/memory_limit.h"
 #include "libtorch/operators/operator_interceptor.h"
@@ -25,6 +27,18 @@ MemoryBudget::MemoryBudget(Bytes limit, BudgetOptions options)
         "suffice for a byte budget; unset REPRISE_INTERCEPTOR, and load no library that takes the "
         "dispatch key Fake");
   }
+}
+
+MemoryBudget MemoryBudget::fraction_of_device(double fraction, BudgetOptions options) {
+  // Not a number is refused, too.
+  if (!(fraction > 0 && fraction <= 1)) {
+    throw UsageError("MemoryBudget: the fraction of the device is " + std::to_string(fraction) +
+                     "; it must be above 0 and at most 1");
+  }
+  const bool is_cpu = options.device.is_cpu();
+  const auto all = static_cast<double>(
+      is_cpu ? machine_memory() : libtorch::AcceleratorDevice(options.device).total());
+  return MemoryBudget(Bytes(static_cast<std::int64_t>(fraction * all)), std::move(options));
 }
 
 MemoryBudget::~MemoryBudget() = default;

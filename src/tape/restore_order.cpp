@@ -1,5 +1,5 @@
-// In which order the inputs of a replay are restored. src/plan/online_restore.cpp has the same
-// rules in arithmetic.
+// The order in which the inputs of a replay are restored. src/plan/simulate/online_restore.cpp has
+// the same rules in arithmetic.
 #include <algorithm>
 #include <thread>
 #include <utility>
@@ -9,8 +9,8 @@
 
 namespace reprise::tape {
 
-// Of the inputs that are missing, the one with the longest way from a root is made first: what the
-// others need is little by then, and would only lie there.
+// Restores the missing input with the longest way from a root first: what the others need is little
+// by then, and would only lie there.
 Value* Tape::deepest_missing(const Producer& producer) {
   Value* missing = nullptr;
   for (const Producer::Input& input : producer.inputs) {

@@ -18,8 +18,8 @@ using libtorch::ManagedMemory;
 
 namespace {
 
-// What backward makes is dropped last: a gradient that waits to be added to another one needs all
-// of backward so far, and its forward, to be made again, and that may not fit.
+// Results of backward are dropped last. To replay a gradient that waits to be added to another one
+// takes all of backward so far, and its forward, which may not fit.
 constexpr float kWeightOfGradients = 1000;
 
 bool is_whole_number(at::ScalarType type) { return type == at::kLong || type == at::kInt; }

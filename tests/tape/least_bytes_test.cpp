@@ -63,7 +63,7 @@ std::int64_t least_by_trials(Trained& of, Bytes most, const BudgetOptions& optio
   return works;
 }
 
-// The clock decides which value goes first, but hardly what suffices.
+// The clock decides which value is dropped first, but hardly which limit suffices.
 TEST_F(LeastBytes, AreWithinTwoPercentOfWhatTrialsFindAndWork) {
   const tape::ReplayCosts::GivenScope given(
       {.seconds_a_replay = 1e-4, .packed_bytes_a_second = 3e9});

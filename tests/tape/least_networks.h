@@ -1,4 +1,4 @@
-// Small networks of the kinds whose least bytes differ in what they hang on: chains, residual
+// Small networks whose least bytes depend on different things: chains, residual
 // blocks, skips over a part of the network, unrolled loops.
 #pragma once
 

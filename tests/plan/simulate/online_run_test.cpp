@@ -73,7 +73,7 @@ TEST(OnlineRun, TheLeastIsWhatOneCallNeeds) {
   EXPECT_FALSE(outcome_of(step, 50 + 100 + 100 + 30 - 1).fits);
 }
 
-// Blocks x + f(x): x is pinned while f(x) is made again, and not made a second time beside it.
+// Blocks x + f(x): x is pinned while f(x) is replayed, and not made a second time beside it.
 TEST(OnlineRun, ResidualBlocksNeedNoMoreThanABlock) {
   constexpr OnlineStep::Index kBlocks = 12;
   const auto heuristic = heuristic_named("lru");
