@@ -20,7 +20,7 @@ namespace {
 
 // Results of backward are dropped last. To replay a gradient that waits to be added to another one
 // takes all of backward so far, and its forward, which may not fit.
-constexpr float kWeightOfGradients = 1000;
+constexpr float kWeightOfGradients = 1e8;
 
 bool is_whole_number(at::ScalarType type) { return type == at::kLong || type == at::kInt; }
 

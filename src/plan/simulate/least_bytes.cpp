@@ -1,6 +1,6 @@
-// The least limit of a recorded step: by bisection, each trial in arithmetic. Just above the least
-// a step is chaotic: which value goes first hangs on microseconds, and a limit may work where a
-// larger one does not. So a limit has to work in every trial, with other costs in each.
+// The least limit of a recorded step: by bisection, each trial in arithmetic. Which value is
+// dropped first depends on microseconds, and just above the least a limit may work where a larger
+// one does not. So a limit has to work in every trial, with other costs in each.
 #include <algorithm>
 #include <limits>
 

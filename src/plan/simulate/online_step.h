@@ -44,8 +44,8 @@ struct OnlineStep {
   // An operator call of the program.
   struct Call {
     double time = 0;  // seconds since the step began, without those of the tape's own work
-    // While its kernel runs: live bytes that are in no value, and what it takes at its worst
-    // moment, results included.
+    // While its kernel runs: live bytes that are in no value, or in one below `smallest`, and what
+    // it takes at its worst moment, results included.
     std::int64_t beside = 0;
     std::int64_t taken = 0;
     Index reads_end = 0;

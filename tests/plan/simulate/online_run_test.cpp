@@ -175,6 +175,10 @@ TEST(LeastBytes, IsTheFloorWhereCostsDoNotMatter) {
 TEST(LeastBytes, OfAStepThatDropsNothingIsItsPeak) {
   OnlineStep step = recorded_chain(3, 100);
   step.smallest = 101;
+  for (OnlineStep::Index i = 0; i < 3; ++i) {
+    step.calls[i].beside = 100 * i;
+    step.calls[5 - i].beside = 100 * (i + 1);
+  }
   const auto heuristic = heuristic_named("h_up");
   EXPECT_GE(least_bytes(step, *heuristic), 300);
 }
