@@ -215,8 +215,8 @@ class MemoryBudget {
   // tests the result is within 2 % of the least limit in which five of five steps of new budgets
   // run. Which value is dropped first depends on measured times, so no limit this low is a promise:
   // leave some percent of room. Like the limit it counts all bytes of the device, those of other
-  // threads as they were in the step. The first call takes a tenth of a second for a hundred operators, and half a
-  // minute for some ten thousand. Any thread may call it.
+  // threads as they were in the step. The first call simulates the step many times: a moment for hundreds
+  // of operators, much longer for many thousands. Any thread may call it.
   std::optional<Bytes> least() const;
 
   Bytes limit() const;

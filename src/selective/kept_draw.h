@@ -1,5 +1,5 @@
 // A draw into a tensor in place (bernoulli_, for dropout), kept as one bit an element: the
-// generator draws a mask about ten times slower than a mask is unpacked.
+// generator draws a mask much slower than a mask is unpacked.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -290,9 +290,8 @@ TEST_F(Learning, OnTwoThreadsAtOnceBothGiveThePlainGradientsWithinTheLimit) {
       } catch (const BudgetError&) {  // both use more than the limit at one moment
         ++refused;
       }
-      const StepReport report = budgets[i]->report();
-      EXPECT_LE(report.peak, limit);
-      dropped += report.dropped;
+      EXPECT_LE(budgets[i]->report().peak, limit);
+      dropped += budgets[i]->report().dropped;
     }
   });
   // One step's values may be dropped for the other's. Alone either drops some.
