@@ -287,6 +287,7 @@ TEST_F(Learning, OnTwoThreadsAtOnceBothGiveThePlainGradientsWithinTheLimit) {
       try {
         const Tensors mine = testing::gradients_under(*budgets[i], forwards[i], leaves[i]);
         EXPECT_TRUE(testing::same_bits(mine, plain[i])) << "thread " << i << ", step " << step;
+        EXPECT_GT(budgets[i]->report().followed, 0);
       } catch (const BudgetError&) {  // both use more than the limit at one moment
         ++refused;
       }
