@@ -1,4 +1,4 @@
-# Sourced by scripts/setup: the data of `reprise experiment`. apps/reprise/experiment/installed_data.h says
+# Sourced by scripts/setup: the data of `reprise experiment`. apps/cli/experiment/installed_data.h says
 # where the program looks for it and what its manifest holds.
 
 fortunes=/usr/share/games/fortunes

@@ -1,0 +1,100 @@
+// One training run: model, data and optimizer, advanced step by step and put back where a
+// checkpoint left off. It prints nothing; the train command does.
+#pragma once
+
+#include <reprise/budget_observer.h>
+#include <reprise/bytes.h>
+#include <torch/optim/adamw.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "apps/cli/commands/options.h"
+#include "apps/cli/compare/verification.h"
+#include "apps/cli/training/network.h"
+#include "apps/cli/training/schedule.h"
+#include "apps/cli/training/text_data.h"
+#include "apps/cli/training/training_budget.h"
+#include "apps/cli/training/training_checkpoint.h"
+#include "models/strategy.h"
+
+namespace reprise::app {
+
+struct StepReport {
+  std::int64_t step = 0;  // counted from 1
+  double loss = 0;        // mean over the step's batches, in nats per byte
+  double learning_rate = 0;
+  double gradient_norm = 0;  // before clipping
+  double milliseconds = 0;   // without those of the verification
+  std::int64_t tokens = 0;
+  Bytes peak;  // most bytes alive during the step, the verification's plain step not included
+  std::optional<VerificationReport> verification;  // if the step was verified
+  std::optional<reprise::StepReport> tape;         // if it ran under a budget
+
+  bool differs() const { return verification && verification->difference; }
+};
+
+class Trainer {
+ public:
+  // The strategy must be prepared for the device. With options.verify an accelerator is told to use
+  // deterministic kernels: others would differ from run to run by themselves.
+  Trainer(const TrainOptions& options, models::Strategy strategy, TextData data,
+          c10::Device device);
+
+  // Opens the budget that the options ask for, if they do: to be called once, before the first step
+  // and after resume(). For a share of the plain peak it runs a plain forward and backward of the
+  // first step, for the least one that is recorded, and leaves no trace of them. Throws UsageError
+  // if it is not above what is live before a step.
+  void open_budget();
+  const std::optional<TrainingBudget>& budget() const { return budget_; }
+
+  // Throws Error, before the parameters are changed, if the loss is not a finite number. Where the
+  // verification finds a difference, the step is not done: parameters, random state and number of
+  // steps stay as they were.
+  //
+  // An observer is told what a tape sees of the step: that of the budget, or, without one, of a
+  // tape that has all the room in the world.
+  StepReport step(const std::shared_ptr<BudgetObserver>& observer = nullptr);
+  // Steps done, those of earlier processes included.
+  std::int64_t steps_done() const { return done_; }
+  // Mean loss over sequences taken evenly from the validation text, without dropout.
+  double validation_loss();
+  // The first line with something in it that the model writes, cut at `length` bytes. The same for
+  // the same weights and seed; leaves the random state as it is.
+  std::string sample(std::int64_t length);
+
+  // Throws Error, naming the step and the remedy, if a weight or `validation_loss` is not a finite
+  // number: what the last step has ruined is not to be saved as good.
+  void require_finite_weights();
+  void require_finite(double validation_loss) const;
+
+  // Throws as require_finite_weights() does.
+  void save(const std::filesystem::path& folder);
+  // Throws UsageError, naming the option, if the checkpoint was made by another run than this.
+  void resume(const std::filesystem::path& folder);
+
+  Network& network() { return network_; }
+
+ private:
+  // Forward and backward of all batches of the next step; returns their mean loss.
+  double accumulate(const models::Strategy& strategy);
+  double finite_loss(double loss) const;
+  Bytes least_of_backward(const BudgetOptions& options);
+  // Weights, data and the optimizer's moments, which it makes in its first step.
+  Bytes live_before_step();
+  bool is_verified_next() const { return options_.verify > 0 && done_ % options_.verify == 0; }
+
+  TrainOptions options_;
+  TextData data_;
+  Network network_;
+  models::Strategy strategy_;
+  Schedule schedule_;
+  torch::optim::AdamW optimizer_;
+  std::int64_t done_ = 0;
+  std::optional<TrainingBudget> budget_;
+};
+
+}  // namespace reprise::app

@@ -1,0 +1,32 @@
+// Budgets are cheap to make; what counts is that each is of the same bytes.
+#include "apps/cli/training/training_budget.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+namespace reprise::app {
+
+TrainingBudget::TrainingBudget(AskedBudget asked, Bytes live, Bytes measured,
+                               const BudgetOptions& options)
+    : asked_(std::move(asked)),
+      live_(live),
+      measured_(measured),
+      options_(options),
+      usual_(std::make_unique<MemoryBudget>(limit(), options_)) {}
+
+MemoryBudget& TrainingBudget::of_step(bool verified, std::shared_ptr<BudgetObserver> observer) {
+  if (!verified && observer == nullptr) return *usual_;
+  BudgetOptions options = options_;
+  options.verify = options.verify || verified;
+  options.observer = std::move(observer);
+  special_ = std::make_unique<MemoryBudget>(limit(), std::move(options));
+  return *special_;
+}
+
+std::string TrainingBudget::describe() const {
+  return fmt::format("{}; heuristic {}{}", asked_.describe(live_, measured_), options_.heuristic,
+                     options_.verify ? ", what is made again is verified" : "");
+}
+
+}  // namespace reprise::app
