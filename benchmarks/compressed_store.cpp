@@ -1,7 +1,7 @@
 // How fast values are compressed and brought back, on one thread, beside a copy of them, and in how
 // many times fewer bytes they are meanwhile.
 #include <ATen/ATen.h>
-#include <reprise/compressed_store.h>
+#include <reprise/store.h>
 
 #include <string>
 #include <vector>

@@ -2,9 +2,9 @@
 // folder REPRISE_TRACES, beside h_eq's online decisions and the bound that no plan can be below.
 // Without that folder, on a step of transformer blocks that is recorded here.
 #include <fmt/format.h>
-#include <reprise/memory_budget.h>
-#include <reprise/step_plan.h>
-#include <reprise/trace_recorder.h>
+#include <reprise/budget.h>
+#include <reprise/budget_extensions.h>
+#include <reprise/planners.h>
 #include <unistd.h>
 
 #include <cstdlib>

@@ -2,7 +2,7 @@
 // drawn ones of 20, 40 and 60 operators, half of them forward, half back. Where the build has no
 // HiGHS, hindsight's plans are shown beside its own bound alone.
 #include <fmt/format.h>
-#include <reprise/step_plan.h>
+#include <reprise/planners.h>
 
 #include <cmath>
 #include <cstdio>

@@ -1,7 +1,7 @@
 // What a budget saves by learning the step: beside budgets that guess, in the same run.
 #include <fmt/format.h>
+#include <reprise/budget.h>
 #include <reprise/memory.h>
-#include <reprise/memory_budget.h>
 
 #include <algorithm>
 #include <memory>

@@ -6,8 +6,8 @@
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
 #include <reprise/checkpoint.h>
+#include <reprise/experimental/pgac.h>
 #include <reprise/memory.h>
-#include <reprise/pgac.h>
 #include <torch/nn/utils/clip_grad.h>
 #include <torch/optim/adamw.h>
 #include <torch/utils.h>

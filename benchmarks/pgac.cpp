@@ -1,10 +1,10 @@
 // PGAC: what scoring costs, whether budgets hold while the mask changes, whether gradients are
 // those of the plain step under every mask, and what rankings recompute beside static choices.
 #include <fmt/format.h>
+#include <reprise/experimental/pgac.h>
 #include <reprise/memory.h>
-#include <reprise/pgac.h>
-#include <reprise/plan.h>
-#include <reprise/profile_chain.h>
+#include <reprise/planners.h>
+#include <reprise/sequential.h>
 #include <torch/nn/functional/upsampling.h>
 #include <torch/nn/modules.h>
 #include <torch/nn/modules/container/sequential.h>

@@ -2,8 +2,8 @@
 // segments of equal length in as many bytes, measured.
 #include <fmt/format.h>
 #include <reprise/memory.h>
-#include <reprise/plan.h>
-#include <reprise/profile_chain.h>
+#include <reprise/planners.h>
+#include <reprise/sequential.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/sequential.h>

@@ -1,6 +1,6 @@
 // checkpoint_sequential() at its finest: every operator of a chain is a segment, so that what a
 // segment costs is all that is seen.
-#include <reprise/checkpoint_sequential.h>
+#include <reprise/sequential.h>
 
 #include <functional>
 #include <vector>

@@ -1,8 +1,8 @@
 // What an operator costs when it is seen, and when it is recorded.
 #include "tape_steps.h"
 
+#include <reprise/budget.h>
 #include <reprise/memory.h>
-#include <reprise/memory_budget.h>
 
 #include <memory>
 #include <optional>

@@ -22,7 +22,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 #include <reprise/checkpoint.h>
-#include <reprise/checkpoint_sequential.h>
+#include <reprise/sequential.h>
 
 #include <cstdint>
 #include <functional>

@@ -3,8 +3,8 @@
 //
 //   budget gan 128 8          # images a step, steps
 //   budget transformer 256 8  # length of a sequence, steps
+#include <reprise/budget.h>
 #include <reprise/memory.h>
-#include <reprise/memory_budget.h>
 #include <torch/torch.h>
 
 #include <cstdio>

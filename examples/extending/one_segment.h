@@ -3,7 +3,7 @@
 #pragma once
 
 #include <reprise/error.h>
-#include <reprise/plan.h>
+#include <reprise/planners.h>
 
 namespace example {
 

@@ -23,7 +23,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/DeviceType.h>
 #include <reprise/bytes.h>
-#include <reprise/simulate.h>
+#include <reprise/step_trace.h>
 
 #include <chrono>
 #include <cstdint>

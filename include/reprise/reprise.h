@@ -1,34 +1,34 @@
-// All of reprise. Including only the headers that you use compiles faster.
+// All of reprise but experimental/. A program that includes only the headers it uses compiles
+// faster.
 #pragma once
 
-#include <reprise/budget_observer.h>
+#include <reprise/budget.h>
+#include <reprise/budget_extensions.h>
 #include <reprise/bytes.h>
 #include <reprise/chain.h>
 #include <reprise/checkpoint.h>
-#include <reprise/checkpoint_sequential.h>
-#include <reprise/compressed_store.h>
-#include <reprise/custom_function.h>
 #include <reprise/error.h>
 #include <reprise/estimate.h>
-#include <reprise/influence.h>
-#include <reprise/influence_weights.h>
-#include <reprise/learned_plan.h>
 #include <reprise/memory.h>
-#include <reprise/memory_budget.h>
-#include <reprise/named.h>
 #include <reprise/offload.h>
-#include <reprise/pgac.h>
-#include <reprise/plan.h>
-#include <reprise/profile_chain.h>
+#include <reprise/planners.h>
 #include <reprise/random_state.h>
-#include <reprise/report.h>
 #include <reprise/saved_tensor_hooks.h>
-#include <reprise/schedule.h>
 #include <reprise/selective.h>
-#include <reprise/simulate.h>
-#include <reprise/step_plan.h>
+#include <reprise/sequential.h>
+#include <reprise/step_trace.h>
 #include <reprise/store.h>
-#include <reprise/trace_recorder.h>
-#include <reprise/value_weights.h>
-#include <reprise/version.h>
-#include <reprise/visit_tensors.h>
+
+// The version of these headers; reprise::version() is that of the library that was linked.
+#define REPRISE_VERSION_MAJOR 0
+#define REPRISE_VERSION_MINOR 2
+#define REPRISE_VERSION_PATCH 0
+#define REPRISE_VERSION "0.2.0"
+
+namespace reprise {
+
+const char* version();
+// The LibTorch that the library was built against, as "2.13.0".
+const char* libtorch_version();
+
+}  // namespace reprise

@@ -45,27 +45,30 @@
 
 namespace reprise {
 
-// What `pack` returned, with the way back. Made for you by the template constructor below.
+namespace detail {
+
+// What `pack` returned, with the way back.
 class PackedTensor {
  public:
   virtual ~PackedTensor() = default;
   virtual at::Tensor unpack() = 0;
 };
+using Packer = std::function<std::unique_ptr<PackedTensor>(const at::Tensor&)>;
+
+}  // namespace detail
 
 class SavedTensorHooks {
  public:
-  using Packer = std::function<std::unique_ptr<PackedTensor>(const at::Tensor&)>;
-
   // `pack`: const Tensor& -> P, for any movable P. `unpack`: const P& -> Tensor.
   template <class Pack, class Unpack>
   SavedTensorHooks(Pack pack, Unpack unpack);
-  // The general form: one function that returns an object.
-  explicit SavedTensorHooks(Packer packer);
   ~SavedTensorHooks();
   SavedTensorHooks(const SavedTensorHooks&) = delete;
   SavedTensorHooks& operator=(const SavedTensorHooks&) = delete;
 
  private:
+  explicit SavedTensorHooks(detail::Packer packer);
+
   class Impl;
   std::unique_ptr<Impl> impl_;
 };
@@ -98,11 +101,11 @@ class SaveOnCpu {
 
 template <class Pack, class Unpack>
 SavedTensorHooks::SavedTensorHooks(Pack pack, Unpack unpack)
-    : SavedTensorHooks(
+    : SavedTensorHooks(detail::Packer(
           [pack = std::move(pack), unpack = std::make_shared<Unpack>(std::move(unpack))](
-              const at::Tensor& tensor) -> std::unique_ptr<PackedTensor> {
+              const at::Tensor& tensor) -> std::unique_ptr<detail::PackedTensor> {
             using Kept = std::decay_t<std::invoke_result_t<const Pack&, const at::Tensor&>>;
-            struct Packed final : PackedTensor {
+            struct Packed final : detail::PackedTensor {
               Packed(Kept value, std::shared_ptr<Unpack> back)
                   : kept(std::move(value)), unpack_(std::move(back)) {}
               at::Tensor unpack() override { return (*unpack_)(std::as_const(kept)); }
@@ -110,6 +113,6 @@ SavedTensorHooks::SavedTensorHooks(Pack pack, Unpack unpack)
               std::shared_ptr<Unpack> unpack_;
             };
             return std::make_unique<Packed>(pack(tensor), unpack);
-          }) {}
+          })) {}
 
 }  // namespace reprise

@@ -41,9 +41,13 @@
 
 #include <ATen/core/function_schema.h>
 #include <ATen/core/ivalue.h>
+#include <c10/util/ArrayRef.h>
+#include <c10/util/Type.h>
 #include <reprise/bytes.h>
 #include <reprise/checkpoint.h>
-#include <reprise/named.h>
+#include <reprise/detail/function_call.h>
+#include <reprise/detail/region_call.h>
+#include <reprise/detail/visit_tensors.h>
 
 #include <concepts>
 #include <functional>
@@ -51,14 +55,59 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <type_traits>
+#include <utility>
 #include <vector>
+
+namespace torch::nn {
+class Module;
+}
 
 namespace reprise {
 
 class Store;
 namespace detail {
 struct PolicyRule;
+struct PolicyRuleAccess;
+}  // namespace detail
+
+// Names for parts of a computation: what policies, logs and error texts can refer to.
+//
+//   auto y = reprise::named("attention", [&] { return attend(q, k, v); });
+//   auto z = reprise::named("mlp", mlp_module, y);
+//
+// Names nest to a path, joined by dots: inside named("blocks.3", ...) the first call above has the
+// path "blocks.3.attention", like the paths of modules (torch::nn::Module::named_modules). A path
+// belongs to the calling thread, and goes along to autograd's threads for a backward that is called
+// inside.
+
+// The RAII form of named().
+class NamedScope {
+ public:
+  // Throws UsageError if `name` is empty.
+  explicit NamedScope(std::string_view name);
+  ~NamedScope();
+  NamedScope(const NamedScope&) = delete;
+  NamedScope& operator=(const NamedScope&) = delete;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// Runs f(args...) under the name and returns its result. f: anything that checkpoint() takes.
+template <class F, class... Args>
+auto named(std::string_view name, F&& f, Args&&... args) {
+  NamedScope scope(name);
+  return detail::call_plain(f, args...);
 }
+
+// The path in force on this thread; empty outside of any name.
+std::string current_path();
+
+// The path of `module` within `root`, as named_modules() gives it: "blocks.3.attention"; empty for
+// the root itself. Throws UsageError if it is not one of root's modules.
+std::string module_path(const torch::nn::Module& root, const torch::nn::Module& module);
 
 // What to do with the results of one operator call. PREFER_ values may be overruled where the
 // operator does not allow it (views, in-place operators); MUST_ values are obeyed or refused with a
@@ -138,11 +187,11 @@ class OperatorPolicy {
   // kPreferCpuOffload, kPreferSave, kMustRecompute, kMustCpuOffload, kMustSave.
   friend OperatorPolicy operator|(const OperatorPolicy& a, const OperatorPolicy& b);
 
+ private:
+  friend struct detail::PolicyRuleAccess;
   explicit OperatorPolicy(std::shared_ptr<const detail::PolicyRule> rule)
       : rule_(std::move(rule)) {}
-  const std::shared_ptr<const detail::PolicyRule>& rule() const { return rule_; }
 
- private:
   std::shared_ptr<const detail::PolicyRule> rule_;
 };
 
@@ -206,5 +255,70 @@ std::function<RegionContexts()> selective(OperatorPolicy policy, SelectiveOption
 // The contexts of one region, as torch's function of this name returns them.
 RegionContexts create_selective_checkpoint_contexts(OperatorPolicy policy,
                                                     SelectiveOptions options = {});
+
+// Custom autograd functions inside selective regions.
+//
+// Policies (selective.h) see operators, and a torch::autograd::Function of one's own is none: they
+// see what its forward() calls, one by one. Called through reprise::apply it is a unit that they
+// can name:
+//
+//   at::Tensor y = reprise::apply<FusedNorm>(x, weight);          // instead of FusedNorm::apply
+//   auto policy = reprise::save_matmuls() |
+//                 reprise::OperatorPolicy{reprise::function_name<FusedNorm>()};
+//
+// In a selective region that keeps it, its results and what it saved for backward are kept, and the
+// recomputation does not run it; else it is run again as a whole. What it draws from random
+// generators is replayed either way. One that writes to memory it did not make (its arguments, a
+// running statistic) is run again although the policy says kPreferSave, and refused with a
+// UsageError for kMustSave. kPreferCpuOffload keeps it in memory.
+//
+// In a step of a MemoryBudget on the CPU the call can be dropped and run again as a whole, as an
+// operator's: results that forward() fills through pointers need no operator that has made them.
+// Its tensor arguments have their bytes, and keep them, until it returns. What it reads must be its
+// arguments or made by it. It is not run again (such results then stay to the end of their lives)
+// where it writes to an argument or reads another tensor through an operator; where an argument is
+// neither a tensor, a number, an enumerator, a string, a c10::Scalar or c10::Device nor made of
+// such (std::vector, optional, array, pair, tuple, c10::ArrayRef); or where it draws from another
+// generator than the CPU's default one. What it saves for backward besides arguments and results
+// comes back by the operators that made it, or stays.
+//
+// Elsewhere reprise::apply<FusedNorm> is FusedNorm::apply.
+
+// The name by which policies know it: "autograd::my::FusedNorm", with all its namespaces. A policy
+// may also give its end, "autograd::FusedNorm".
+template <class Function>
+const std::string& function_name() {
+  static const std::string name = std::string("autograd::") + c10::demangle_type<Function>();
+  return name;
+}
+
+// Function::apply(args...). The result is a tensor or a vector of tensors.
+template <class Function, class... Args>
+auto apply(Args&&... args) {
+  using Result = std::decay_t<decltype(Function::apply(std::forward<Args>(args)...))>;
+  static_assert(
+      std::is_same_v<Result, at::Tensor> || std::is_same_v<Result, std::vector<at::Tensor>>,
+      "reprise::apply: Function::forward must return a tensor or a vector of tensors");
+  Result result;
+  detail::FunctionCall call{
+      function_name<Function>(), [&] { result = Function::apply(std::forward<Args>(args)...); },
+      [&] {
+        std::vector<at::Tensor> tensors;
+        visit_tensors(result, [&](at::Tensor& tensor) { tensors.push_back(tensor); });
+        return tensors;
+      },
+      [&](std::vector<at::Tensor> tensors) {
+        if constexpr (std::is_same_v<Result, at::Tensor>) {
+          result = std::move(tensors.at(0));
+        } else {
+          result = std::move(tensors);
+        }
+      },
+      [&](std::vector<at::Tensor>& tensors) {
+        return detail::keep_function<Function>(tensors, args...);
+      }};
+  detail::call_function(call);
+  return result;
+}
 
 }  // namespace reprise

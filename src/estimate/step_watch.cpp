@@ -4,7 +4,7 @@
 #include <c10/util/StringUtil.h>
 #include <reprise/checkpoint.h>
 #include <reprise/error.h>
-#include <reprise/named.h>
+#include <reprise/selective.h>
 
 #include <algorithm>
 #include <cctype>

@@ -87,7 +87,8 @@ class TraceOfTimeline {
 
 StepTrace trace_of_timeline(const Timeline& timeline, const std::vector<std::int64_t>& sizes,
                             std::int64_t optimizer_state) {
-  return plan::step_trace(TraceOfTimeline(timeline, sizes).make(optimizer_state));
+  return detail::StepTraceAccess::step_trace(
+      TraceOfTimeline(timeline, sizes).make(optimizer_state));
 }
 
 }  // namespace reprise::estimate

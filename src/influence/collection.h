@@ -3,7 +3,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <reprise/influence.h>
+#include <reprise/experimental/pgac.h>
 
 #include <cstdint>
 #include <map>

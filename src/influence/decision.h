@@ -1,8 +1,8 @@
-// The formulas of PGAC (reprise/pgac.h): from scores to averages, a threshold and a mask. Plain
+// The formulas of PGAC (pgac.h): from scores to averages, a threshold and a mask. Plain
 // arithmetic on what is known of each layer; NaN stands for what is not.
 #pragma once
 
-#include <reprise/pgac.h>
+#include <reprise/experimental/pgac.h>
 
 #include <vector>
 

@@ -1,7 +1,7 @@
 #include "influence/fitting.h"
 
+#include <reprise/chain.h>
 #include <reprise/error.h>
-#include <reprise/schedule.h>
 
 #include <algorithm>
 #include <cmath>

@@ -1,9 +1,9 @@
-// A mask made to fit in a budget, by the measured layers (reprise/pgac.h, "The budget").
+// A mask made to fit in a budget, by the measured layers (pgac.h, "The budget").
 #pragma once
 
 #include <reprise/bytes.h>
 #include <reprise/chain.h>
-#include <reprise/pgac.h>
+#include <reprise/experimental/pgac.h>
 
 #include <optional>
 #include <vector>

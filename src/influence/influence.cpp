@@ -1,8 +1,8 @@
-// Scores of activations that were watched (reprise/influence.h).
-#include "reprise/influence.h"
+// Scores of activations that were watched (pgac.h).
+#include "reprise/experimental/pgac.h"
 
+#include <reprise/budget.h>
 #include <reprise/error.h>
-#include <reprise/memory_budget.h>
 
 #include <cmath>
 #include <optional>

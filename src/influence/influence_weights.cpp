@@ -1,10 +1,10 @@
 // Averages of operator calls' influence, as weights of what they make
-// (reprise/influence_weights.h).
+// (pgac.h).
 //
 // A call is found again by its kind and by its place among the calls of that kind, and not by its
 // number in the step: a call more or less (a branch that is taken now and then, a longer sequence)
 // then leaves the averages of all calls of other kinds where they belong.
-#include "reprise/influence_weights.h"
+#include "reprise/experimental/pgac.h"
 
 #include <reprise/error.h>
 

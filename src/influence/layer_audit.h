@@ -1,5 +1,5 @@
 // An audit of the lossy tier: what noise in the layers' saved values does to the step's gradients,
-// measured in backward of a step that is itself exact (reprise/pgac.h, LossyOptions, "Audits").
+// measured in backward of a step that is itself exact (pgac.h, LossyOptions, "Audits").
 //
 // Layers are audited one after the other, as backward comes to them, each by itself: from the exact
 // gradient of its result its gradients are made once more, without noise, and with noise in what
@@ -8,8 +8,8 @@
 #pragma once
 
 #include <reprise/bytes.h>
-#include <reprise/checkpoint_sequential.h>
-#include <reprise/compressed_store.h>
+#include <reprise/sequential.h>
+#include <reprise/store.h>
 
 #include <cstddef>
 #include <memory>

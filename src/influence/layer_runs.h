@@ -2,8 +2,7 @@
 // not as one region, and each one's output watched.
 #pragma once
 
-#include <reprise/influence.h>
-#include <reprise/pgac.h>
+#include <reprise/experimental/pgac.h>
 
 #include <functional>
 #include <memory>
@@ -20,7 +19,7 @@ struct FoundLayers {
   at::Tensor result;
 };
 
-// A plain run, which finds out which layers are one: see reprise/pgac.h.
+// A plain run, which finds out which layers are one: see pgac.h.
 FoundLayers run_and_find(const detail::Layers& layers, const at::Tensor& input, const Meter& meter);
 
 // How layers that are kept are run, other than by themselves.

@@ -1,5 +1,5 @@
 // The factor of the threshold as a small network of the training's fraction, trained by
-// simultaneous perturbation (reprise/pgac.h, GammaSchedule::Kind::kLearned).
+// simultaneous perturbation (pgac.h, GammaSchedule::Kind::kLearned).
 #pragma once
 
 #include <array>

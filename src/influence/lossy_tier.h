@@ -1,9 +1,9 @@
 // The lossy tier of a Pgac: what it knows of the layers' noise, when it audits itself, and how it
-// runs the layers (reprise/pgac.h, LossyOptions).
+// runs the layers (pgac.h, LossyOptions).
 #pragma once
 
-#include <reprise/compressed_store.h>
-#include <reprise/pgac.h>
+#include <reprise/experimental/pgac.h>
+#include <reprise/store.h>
 
 #include <cstdint>
 #include <memory>

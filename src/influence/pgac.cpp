@@ -1,9 +1,9 @@
 // A Pgac's runs: layers measured, the mask that fits, what is kept and what runs again.
-#include "reprise/pgac.h"
+#include "reprise/experimental/pgac.h"
 
 #include <c10/core/GradMode.h>
 #include <reprise/error.h>
-#include <reprise/profile_chain.h>
+#include <reprise/sequential.h>
 
 #include <algorithm>
 #include <limits>

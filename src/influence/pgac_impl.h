@@ -1,8 +1,7 @@
-// What a Pgac (reprise/pgac.h) remembers from step to step.
+// What a Pgac (pgac.h) remembers from step to step.
 #pragma once
 
-#include <reprise/influence.h>
-#include <reprise/pgac.h>
+#include <reprise/experimental/pgac.h>
 
 #include <memory>
 #include <optional>

@@ -1,6 +1,6 @@
 #include "influence/routed_fitting.h"
 
-#include <reprise/schedule.h>
+#include <reprise/chain.h>
 
 #include <algorithm>
 #include <numeric>

@@ -1,4 +1,4 @@
-// Routes made to fit in a budget, by the layers measured in each route (reprise/pgac.h,
+// Routes made to fit in a budget, by the layers measured in each route (pgac.h,
 // LossyOptions, "Budget").
 #pragma once
 

@@ -1,7 +1,7 @@
 // What a layer in the lossy tier parks, and what became of it.
 #pragma once
 
-#include <reprise/compressed_store.h>
+#include <reprise/store.h>
 
 #include <limits>
 #include <memory>

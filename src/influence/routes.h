@@ -1,8 +1,8 @@
-// The arithmetic of the lossy tier (reprise/pgac.h, LossyOptions): which layer is kept in how many
+// The arithmetic of the lossy tier (pgac.h, LossyOptions): which layer is kept in how many
 // bits, and what that does to the gradients.
 #pragma once
 
-#include <reprise/compressed_store.h>
+#include <reprise/store.h>
 
 #include <cstddef>
 #include <vector>

@@ -1,4 +1,4 @@
-// The sum that influence is the root of (reprise/influence.h), in one pass without temporaries.
+// The sum that influence is the root of (pgac.h), in one pass without temporaries.
 #pragma once
 
 #include <ATen/core/Tensor.h>

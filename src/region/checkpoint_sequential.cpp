@@ -1,6 +1,6 @@
-// Segments of a chain, and schedules (reprise/checkpoint_sequential.h).
+// Segments of a chain, and schedules (reprise/sequential.h).
 
-#include "reprise/checkpoint_sequential.h"
+#include "reprise/sequential.h"
 
 #include <c10/util/SmallVector.h>
 #include <reprise/offload.h>

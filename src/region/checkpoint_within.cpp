@@ -1,9 +1,8 @@
 // checkpoint_sequential() with a budget in bytes: each chain that is seen is measured once, and
 // planned once for each budget.
-#include <reprise/checkpoint_sequential.h>
 #include <reprise/error.h>
-#include <reprise/plan.h>
-#include <reprise/profile_chain.h>
+#include <reprise/planners.h>
+#include <reprise/sequential.h>
 
 #include <algorithm>
 #include <memory>

@@ -2,7 +2,7 @@
 // holds for another.
 #pragma once
 
-#include <reprise/checkpoint_sequential.h>
+#include <reprise/sequential.h>
 
 #include <cstdint>
 #include <memory>

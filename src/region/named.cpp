@@ -1,7 +1,7 @@
 // Names in force: one string in the thread's state.
 
 #include <reprise/error.h>
-#include <reprise/named.h>
+#include <reprise/selective.h>
 #include <torch/nn/module.h>
 
 #include "libtorch/base/thread_state.h"

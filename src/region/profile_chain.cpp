@@ -1,5 +1,5 @@
-// Runs a model's layers one by one and writes down what each takes (reprise/profile_chain.h).
-#include "reprise/profile_chain.h"
+// Runs a model's layers one by one and writes down what each takes (reprise/sequential.h).
+#include "reprise/sequential.h"
 
 #include <ATen/DeviceAccelerator.h>
 #include <c10/util/Exception.h>

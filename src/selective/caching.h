@@ -2,7 +2,6 @@
 // answers in the recomputation (answering.cpp).
 #pragma once
 
-#include <reprise/custom_function.h>
 #include <reprise/selective.h>
 
 #include <memory>

@@ -14,6 +14,7 @@ namespace {
 
 using detail::ByteLimit;
 using detail::PolicyRule;
+using Access = detail::PolicyRuleAccess;
 using detail::Verdict;
 using selecting::OperatorSet;
 
@@ -179,7 +180,7 @@ struct AttentionRule final : PolicyRule {
 };
 
 OperatorPolicy all_but(const std::vector<std::string>& operators, std::string_view caller) {
-  return OperatorPolicy(
+  return Access::policy_of(
       std::make_shared<SetRule>(OperatorSet(operators, caller), kRecompute, kSave));
 }
 
@@ -197,12 +198,12 @@ OperatorPolicy::OperatorPolicy(std::vector<std::string> operators)
                                       kRecompute)) {}
 
 OperatorPolicy operator|(const OperatorPolicy& a, const OperatorPolicy& b) {
-  return OperatorPolicy(std::make_shared<EitherRule>(a.rule(), b.rule()));
+  return OperatorPolicy(std::make_shared<EitherRule>(a.rule_, b.rule_));
 }
 
 OperatorPolicy save_matmuls() {
   // Not kMustSave: nn::Linear adds its bias to a product in place.
-  static const OperatorPolicy policy(std::make_shared<SetRule>(
+  static const OperatorPolicy policy = Access::policy_of(std::make_shared<SetRule>(
       OperatorSet(
           {"mm", "addmm", "bmm", "baddbmm", "convolution", "convolution_overrideable",
            "_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_for_cpu",
@@ -237,14 +238,14 @@ OperatorPolicy save_largest_cost_per_byte(Bytes bytes) {
     throw UsageError("save_largest_cost_per_byte(): the limit is " + std::to_string(bytes.count) +
                      " bytes; it must be 0 or more");
   }
-  return OperatorPolicy(std::make_shared<LargestCostRule>(bytes));
+  return Access::policy_of(std::make_shared<LargestCostRule>(bytes));
 }
 
 OperatorPolicy recompute_attention() {
   constexpr std::string_view kCaller = "recompute_attention()";
   // Beside the core what lies around products and costs a pass over memory at most: what backward
   // needs of it can be made from what is kept, in no more bytes than it would take itself.
-  static const OperatorPolicy policy(std::make_shared<AttentionRule>(
+  static const OperatorPolicy policy = Access::policy_of(std::make_shared<AttentionRule>(
       OperatorSet({"bmm", "baddbmm"}, kCaller),
       OperatorSet(
           {"_softmax", "_safe_softmax", "native_dropout", "bernoulli", "masked_fill", "where",
@@ -257,7 +258,7 @@ OperatorPolicy every_nth(std::string_view op, std::int64_t n) {
   if (n < 1) {
     throw UsageError("every_nth(): n is " + std::to_string(n) + "; it must be 1 or more");
   }
-  return OperatorPolicy(
+  return Access::policy_of(
       std::make_shared<EveryNthRule>(OperatorSet({std::string(op)}, "every_nth()"), n));
 }
 
@@ -265,11 +266,11 @@ OperatorPolicy inside(std::string path, OperatorPolicy policy) {
   if (path.empty()) {
     throw UsageError("inside(): the path is empty; give a name that named() was given");
   }
-  return OperatorPolicy(std::make_shared<InsideRule>(std::move(path), policy.rule()));
+  return Access::policy_of(std::make_shared<InsideRule>(std::move(path), Access::rule_of(policy)));
 }
 
 OperatorPolicy offloading(OperatorPolicy policy) {
-  return OperatorPolicy(std::make_shared<OffloadingRule>(policy.rule()));
+  return Access::policy_of(std::make_shared<OffloadingRule>(Access::rule_of(policy)));
 }
 
 }  // namespace reprise

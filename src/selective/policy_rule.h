@@ -5,7 +5,9 @@
 #include <reprise/bytes.h>
 #include <reprise/selective.h>
 
+#include <memory>
 #include <optional>
+#include <utility>
 
 namespace reprise::detail {
 
@@ -29,6 +31,13 @@ struct PolicyRule {
   virtual Verdict decide(const SelectiveCheckpointContext& context) const = 0;
   // The verdict on every call of this operator, where it is the same for all.
   virtual std::optional<Verdict> by_operator(const c10::FunctionSchema&) const { return {}; }
+};
+
+// The way from a policy to its rule and back.
+struct PolicyRuleAccess {
+  using Rule = std::shared_ptr<const PolicyRule>;
+  static OperatorPolicy policy_of(Rule rule) { return OperatorPolicy(std::move(rule)); }
+  static const Rule& rule_of(const OperatorPolicy& policy) { return policy.rule_; }
 };
 
 }  // namespace reprise::detail

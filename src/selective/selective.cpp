@@ -1,6 +1,5 @@
-// The entry points of selective.h and custom_function.h.
+// The entry points of selective.h.
 
-#include <reprise/custom_function.h>
 #include <reprise/selective.h>
 
 #include <map>
@@ -8,6 +7,7 @@
 
 #include "core/recycling_allocator.h"
 #include "selective/caching.h"
+#include "selective/policy_rule.h"
 
 namespace reprise {
 namespace selecting {
@@ -64,7 +64,7 @@ struct Scope {
 RegionContexts create_selective_checkpoint_contexts(OperatorPolicy policy,
                                                     SelectiveOptions options) {
   const auto kept = std::allocate_shared<selecting::KeptResults>(
-      RecyclingAllocator<selecting::KeptResults>(), policy.rule());
+      RecyclingAllocator<selecting::KeptResults>(), detail::PolicyRuleAccess::rule_of(policy));
   return {
       .forward =
           [kept, options] {

@@ -1,8 +1,10 @@
 // The store around the forms of compressed_value.h: options, counts, and the streams of noise.
-#include "reprise/compressed_store.h"
+#include "reprise/store.h"
 
 #include <reprise/error.h>
 
+#include <array>
+#include <atomic>
 #include <utility>
 
 #include "core/block_codes.h"
@@ -44,11 +46,47 @@ const CompressedStoreOptions& checked_compression(const CompressedStoreOptions& 
   return options;
 }
 
-}  // namespace
-
-class CompressedStore::Parked final : public ParkedTensor {
+class CodedStore final : public CompressedStore {
  public:
-  Parked(CompressedStore& store, const at::Tensor& flat, store::CompressedValue value)
+  explicit CodedStore(const CompressedStoreOptions& options)
+      : options_(checked_compression(options)) {}
+
+  std::unique_ptr<ParkedTensor> park_as(const at::Tensor& tensor, Compression compression,
+                                        CompressedAs* became) override;
+  bool exact() const override { return options_.compression == Compression::kExact; }
+  bool takes(c10::Device device) const override { return device.is_cpu(); }
+  std::string name() const override {
+    return std::string("compressed store (") + described(options_.compression) + ")";
+  }
+
+  Bytes compressed() const override { return Bytes(compressed_); }
+  CompressedTotals totals(CompressedForm form) const override;
+  std::uint64_t next_stream() const override { return next_stream_; }
+  void set_next_stream(std::uint64_t stream) override { next_stream_ = stream; }
+
+ protected:
+  std::unique_ptr<ParkedTensor> park_flat(const at::Tensor& flat) override {
+    return park_flat_as(flat, options_.compression, nullptr);
+  }
+
+ private:
+  class Parked;
+  struct Counts {
+    std::atomic<std::int64_t> count = 0, before = 0, after = 0;
+  };
+
+  std::unique_ptr<ParkedTensor> park_flat_as(const at::Tensor& flat, Compression compression,
+                                             CompressedAs* became);
+
+  const CompressedStoreOptions options_;
+  std::atomic<std::uint64_t> next_stream_ = 0;
+  std::atomic<std::int64_t> compressed_ = 0;
+  std::array<Counts, 6> totals_;
+};
+
+class CodedStore::Parked final : public ParkedTensor {
+ public:
+  Parked(CodedStore& store, const at::Tensor& flat, store::CompressedValue value)
       : store_(store), bytes_(static_cast<std::int64_t>(flat.nbytes())), value_(std::move(value)) {
     store_.compressed_ += value_.bytes().count;
     Counts& totals = store_.totals_[static_cast<std::size_t>(value_.form)];
@@ -69,32 +107,19 @@ class CompressedStore::Parked final : public ParkedTensor {
  private:
   bool moved() const { return value_.form != CompressedForm::kAsItIs; }
 
-  CompressedStore& store_;
+  CodedStore& store_;
   const Bytes bytes_;
   const store::CompressedValue value_;
 };
 
-CompressedStore::CompressedStore(const CompressedStoreOptions& options)
-    : options_(checked_compression(options)) {}
-
-bool CompressedStore::exact() const { return options_.compression == Compression::kExact; }
-bool CompressedStore::takes(c10::Device device) const { return device.is_cpu(); }
-std::string CompressedStore::name() const {
-  return std::string("compressed store (") + described(options_.compression) + ")";
-}
-
-CompressedTotals CompressedStore::totals(CompressedForm form) const {
+CompressedTotals CodedStore::totals(CompressedForm form) const {
   const Counts& counts = totals_.at(static_cast<std::size_t>(form));
   return {.count = counts.count, .before = Bytes(counts.before), .after = Bytes(counts.after)};
 }
 
-std::unique_ptr<ParkedTensor> CompressedStore::park_flat(const at::Tensor& flat) {
-  return park_flat_as(flat, options_.compression, nullptr);
-}
-
-std::unique_ptr<ParkedTensor> CompressedStore::park_flat_as(const at::Tensor& flat,
-                                                            Compression compression,
-                                                            CompressedAs* became) {
+std::unique_ptr<ParkedTensor> CodedStore::park_flat_as(const at::Tensor& flat,
+                                                       Compression compression,
+                                                       CompressedAs* became) {
   const std::uint64_t stream = substream(mixed(options_.seed), next_stream_++);
   store::CompressedValue value = store::compress(flat, compression, options_.block, stream);
   if (became != nullptr) {
@@ -106,9 +131,8 @@ std::unique_ptr<ParkedTensor> CompressedStore::park_flat_as(const at::Tensor& fl
   return std::make_unique<Parked>(*this, flat, std::move(value));
 }
 
-std::unique_ptr<ParkedTensor> CompressedStore::park_as(const at::Tensor& tensor,
-                                                       Compression compression,
-                                                       CompressedAs* became) {
+std::unique_ptr<ParkedTensor> CodedStore::park_as(const at::Tensor& tensor, Compression compression,
+                                                  CompressedAs* became) {
   check_compression(compression, "CompressedStore::park_as(): the compression");
   if (compression > options_.compression) {
     throw UsageError(name() + ": a tensor cannot be parked as " + described(compression) +
@@ -119,8 +143,10 @@ std::unique_ptr<ParkedTensor> CompressedStore::park_as(const at::Tensor& tensor,
                  [&](const at::Tensor& flat) { return park_flat_as(flat, compression, became); });
 }
 
+}  // namespace
+
 std::shared_ptr<CompressedStore> compressed_store(const CompressedStoreOptions& options) {
-  return std::make_shared<CompressedStore>(options);
+  return std::make_shared<CodedStore>(options);
 }
 
 }  // namespace reprise

@@ -4,7 +4,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <reprise/compressed_store.h>
+#include <reprise/store.h>
 
 #include <cstdint>
 

@@ -1,10 +1,10 @@
-// Custom functions as producers (reprise/custom_function.h). Their operators are recorded one by
+// Custom functions as producers (reprise/selective.h). Their operators are recorded one by
 // one as ever; what they fill through pointers no operator has made, and comes from the function.
 #include "tape/function_run.h"
 
 #include <ATen/Context.h>
 #include <c10/core/InferenceMode.h>
-#include <reprise/custom_function.h>
+#include <reprise/selective.h>
 
 #include <algorithm>
 #include <functional>

@@ -12,6 +12,7 @@
 
 #include "core/clock.h"
 #include "plan/step/hindsight.h"
+#include "tape/learned_plan.h"
 
 namespace reprise::tape {
 namespace {
@@ -50,8 +51,8 @@ Learning::Attention Learning::attention() const {
 Learning::Script Learning::planned(std::size_t call, std::uint64_t prefix) const {
   const std::lock_guard lock(mutex_);
   for (auto plan = plans_.rbegin(); plan != plans_.rend(); ++plan) {
-    const plan::StepScript& script = *plan->script();
-    if (call < script.calls() && script.prefixes[call] == prefix) return plan->script();
+    const Script& script = detail::LearnedPlanAccess::script_of(*plan);
+    if (call < script->calls() && script->prefixes[call] == prefix) return script;
   }
   return nullptr;
 }
@@ -178,14 +179,14 @@ void Learning::search_for(const plan::StepRecord& record) {
                                                    .is_cancelled = [this] { return is_ending(); }});
     if (!found.plan || found.cost.recompute_nanoseconds >= least) continue;
     least = found.cost.recompute_nanoseconds;
-    const LearnedPlan::Figures figures{
-        .limit = limit_,
-        .slowdown = 1 + static_cast<double>(least) / base,
-        .bound = 1 + std::min(found.least_nanoseconds, static_cast<double>(least)) / base};
-    auto script =
-        std::make_shared<plan::StepScript>(plan::script_of(record, recorded, *found.plan));
+    const LearnedPlan plan = detail::LearnedPlanAccess::plan_of(
+        {.limit = limit_,
+         .slowdown = 1 + static_cast<double>(least) / base,
+         .bound = 1 + std::min(found.least_nanoseconds, static_cast<double>(least)) / base,
+         .script =
+             std::make_shared<plan::StepScript>(plan::script_of(record, recorded, *found.plan))});
     const std::lock_guard lock(mutex_);
-    keep({figures, std::move(script)});
+    keep(plan);
   }
 }
 

@@ -8,8 +8,8 @@
 // Thread-safe.
 #pragma once
 
+#include <reprise/budget.h>
 #include <reprise/bytes.h>
-#include <reprise/learned_plan.h>
 
 #include <chrono>
 #include <condition_variable>

@@ -1,6 +1,6 @@
 // The public interface of budgets: it checks what it is given, and asks the budget and its steps.
+#include <reprise/budget.h>
 #include <reprise/error.h>
-#include <reprise/memory_budget.h>
 
 #include <cmath>
 #include <memory>

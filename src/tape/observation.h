@@ -2,7 +2,7 @@
 // libtorch::limit_mutex().
 #pragma once
 
-#include <reprise/budget_observer.h>
+#include <reprise/budget_extensions.h>
 
 #include <cstdint>
 #include <span>

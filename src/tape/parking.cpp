@@ -2,8 +2,8 @@
 
 #include <c10/core/CPUAllocator.h>
 #include <c10/util/Exception.h>
-#include <reprise/compressed_store.h>
-#include <reprise/memory_budget.h>
+#include <reprise/budget.h>
+#include <reprise/store.h>
 
 #include <cstring>
 #include <exception>

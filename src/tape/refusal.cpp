@@ -1,4 +1,4 @@
-// Errors of budgets: reprise/memory_budget.h.
+// Errors of budgets: reprise/budget.h.
 #include "tape/refusal.h"
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 // Roots whose bytes cannot be made again, and that replays read: before they are written to, and
 // after they have died.
-#include <reprise/memory_budget.h>
+#include <reprise/budget.h>
 
 #include <algorithm>
 #include <cstring>

@@ -1,4 +1,4 @@
-// Budgets and steps: reprise/memory_budget.h.
+// Budgets and steps: reprise/budget.h.
 #include "tape/session.h"
 
 #include <c10/util/Exception.h>

@@ -1,8 +1,8 @@
 // A budget, and the steps under it.
 #pragma once
 
+#include <reprise/budget.h>
 #include <reprise/memory.h>
-#include <reprise/memory_budget.h>
 
 #include <exception>
 #include <memory>

@@ -2,8 +2,8 @@
 // back. Under libtorch::limit_mutex() throughout.
 #pragma once
 
+#include <reprise/budget.h>
 #include <reprise/memory.h>
-#include <reprise/memory_budget.h>
 #include <unistd.h>
 
 #include <cstdint>

@@ -1,7 +1,7 @@
 // Everything is kept until the end: what was there before the step shows only when it is read, and
 // belongs in front.
+#include <reprise/budget_extensions.h>
 #include <reprise/error.h>
-#include <reprise/trace_recorder.h>
 
 #include <algorithm>
 #include <cmath>

@@ -1,5 +1,5 @@
 // Weights of a step's values, and the looks at gradients that they are made from
-// (reprise/value_weights.h).
+// (reprise/budget_extensions.h).
 //
 // A result is seen below autograd, before it has a history. When the thread calls its next operator
 // it has one, if it gets one: then a hook is put on its gradient. Until then there is a weak
@@ -12,7 +12,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <reprise/value_weights.h>
+#include <reprise/budget_extensions.h>
 
 #include <cstdint>
 #include <memory>

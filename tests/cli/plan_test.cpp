@@ -1,7 +1,7 @@
 // `reprise plan`: chains from files and of a model, its table, its JSON, its files, and what it
 // says to wrong input.
 #include <gmock/gmock.h>
-#include <reprise/plan.h>
+#include <reprise/planners.h>
 
 #include <nlohmann/json.hpp>
 

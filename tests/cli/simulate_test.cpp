@@ -1,6 +1,6 @@
 // `reprise simulate`: its table, its JSON, every form of a budget, and what it says to wrong input.
 #include <gmock/gmock.h>
-#include <reprise/simulate.h>
+#include <reprise/step_trace.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>

@@ -1,11 +1,11 @@
 // An estimate and what is around it see nothing of each other: regions, hooks, budgets, generators
 // and other estimates.
 #include <gmock/gmock.h>
+#include <reprise/budget.h>
 #include <reprise/checkpoint.h>
 #include <reprise/estimate.h>
-#include <reprise/memory_budget.h>
-#include <reprise/named.h>
 #include <reprise/saved_tensor_hooks.h>
+#include <reprise/selective.h>
 #include <torch/torch.h>
 
 #include <functional>

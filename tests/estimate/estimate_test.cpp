@@ -3,8 +3,8 @@
 #include <reprise/checkpoint.h>
 #include <reprise/estimate.h>
 #include <reprise/memory.h>
-#include <reprise/named.h>
-#include <reprise/step_plan.h>
+#include <reprise/planners.h>
+#include <reprise/selective.h>
 #include <torch/torch.h>
 
 #include <algorithm>

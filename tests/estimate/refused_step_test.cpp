@@ -1,8 +1,8 @@
 // Steps that an estimate cannot follow are refused by name, and leave no trace.
 #include <ATen/autocast_mode.h>
 #include <gmock/gmock.h>
-#include <reprise/checkpoint_sequential.h>
 #include <reprise/estimate.h>
+#include <reprise/sequential.h>
 #include <torch/torch.h>
 
 #include <cmath>

@@ -3,8 +3,8 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <reprise/budget.h>
 #include <reprise/memory.h>
-#include <reprise/memory_budget.h>
 #include <torch/torch.h>
 
 #include <functional>

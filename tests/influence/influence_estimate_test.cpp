@@ -1,5 +1,5 @@
 // Scores of a part of an activation, and the error that they say they have.
-#include <reprise/influence.h>
+#include <reprise/experimental/pgac.h>
 
 #include "tests/influence/testing.h"
 

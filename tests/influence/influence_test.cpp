@@ -1,8 +1,8 @@
 // Scores of activations: their value, and that nothing else of a step changes.
 #include <rapidcheck.h>
+#include <reprise/budget.h>
 #include <reprise/checkpoint.h>
-#include <reprise/influence.h>
-#include <reprise/memory_budget.h>
+#include <reprise/experimental/pgac.h>
 #include <reprise/offload.h>
 
 #include <limits>

@@ -1,8 +1,8 @@
 // Averages of influence as weights: their arithmetic, and what a budget makes of them.
 #include <gtest/gtest.h>
-#include <reprise/budget_observer.h>
-#include <reprise/influence_weights.h>
-#include <reprise/memory_budget.h>
+#include <reprise/budget.h>
+#include <reprise/budget_extensions.h>
+#include <reprise/experimental/pgac.h>
 #include <torch/torch.h>
 
 #include <cmath>

@@ -2,7 +2,7 @@
 #include <ATen/record_function.h>
 #include <reprise/checkpoint.h>
 #include <reprise/error.h>
-#include <reprise/pgac.h>
+#include <reprise/experimental/pgac.h>
 
 #include <algorithm>
 #include <functional>

@@ -1,6 +1,6 @@
 // The lossy tier's bound beside real errors: whole steps' gradients against those of the exact
 // step, in regimes that were made to break it. No factor is allowed anywhere.
-#include <reprise/pgac.h>
+#include <reprise/experimental/pgac.h>
 
 #include <algorithm>
 #include <functional>

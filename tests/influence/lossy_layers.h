@@ -1,7 +1,7 @@
 // What the tests of the lossy tier share: layers whose activations are large enough to be parked.
 #pragma once
 
-#include <reprise/pgac.h>
+#include <reprise/experimental/pgac.h>
 
 #include <cmath>
 

@@ -1,8 +1,8 @@
 // The lossy tier where something stands in its way: budgets, regions, layers that cannot be probed,
 // gradients that tell nothing; its state.
 #include <reprise/checkpoint.h>
+#include <reprise/experimental/pgac.h>
 #include <reprise/memory.h>
-#include <reprise/pgac.h>
 
 #include <algorithm>
 #include <limits>

@@ -1,6 +1,6 @@
 // The lossy tier: what routes save, what they do to the gradients, and what is estimated of that.
+#include <reprise/experimental/pgac.h>
 #include <reprise/memory.h>
-#include <reprise/pgac.h>
 
 #include <algorithm>
 

@@ -1,6 +1,6 @@
 // PGAC within bytes: what is predicted, what is measured, how layers are ranked.
-#include <reprise/pgac.h>
-#include <reprise/plan.h>
+#include <reprise/experimental/pgac.h>
+#include <reprise/planners.h>
 
 #include <algorithm>
 

@@ -1,5 +1,5 @@
 // By what PGAC chooses, where that is not this process's own averages.
-#include <reprise/pgac.h>
+#include <reprise/experimental/pgac.h>
 
 #include <algorithm>
 #include <set>

@@ -1,5 +1,5 @@
 // The mask that is searched among all that fit, in the place of the threshold's.
-#include <reprise/pgac.h>
+#include <reprise/experimental/pgac.h>
 
 #include <algorithm>
 

@@ -1,5 +1,5 @@
 // A training that is resumed goes on as if it had not ended.
-#include <reprise/pgac.h>
+#include <reprise/experimental/pgac.h>
 
 #include <random>
 

@@ -1,10 +1,10 @@
 // PGAC on real layers: gradients under every mask, the method step by step, budgets, states.
 #include <ATen/autocast_mode.h>
+#include <reprise/budget.h>
 #include <reprise/checkpoint.h>
-#include <reprise/memory_budget.h>
-#include <reprise/pgac.h>
-#include <reprise/plan.h>
-#include <reprise/profile_chain.h>
+#include <reprise/experimental/pgac.h>
+#include <reprise/planners.h>
+#include <reprise/sequential.h>
 
 #include <random>
 

@@ -1,6 +1,6 @@
 // What a program counts by hooks: on parameters, as a reducer of gradients sets them, and on
 // tensors inside layers. Measuring and probing must not be seen by it.
-#include <reprise/pgac.h>
+#include <reprise/experimental/pgac.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/utils/lambda_post_hook.h>
 #include <torch/csrc/autograd/variable.h>

@@ -1,7 +1,7 @@
 // PGAC's method as scalar code, twice: by its formulas and by its pseudocode, as they are printed.
 #pragma once
 
-#include <reprise/pgac.h>
+#include <reprise/experimental/pgac.h>
 
 #include <algorithm>
 #include <cmath>

@@ -1,8 +1,8 @@
 // What the tests of influence and PGAC share: a model of six unlike layers, and its plain step.
 #pragma once
 
+#include <reprise/experimental/pgac.h>
 #include <reprise/memory.h>
-#include <reprise/pgac.h>
 #include <torch/torch.h>
 
 #include <cmath>

@@ -1,5 +1,5 @@
 // checkpoint_sequential(): where it cuts, what runs again, and what it refuses.
-#include <reprise/checkpoint_sequential.h>
+#include <reprise/sequential.h>
 
 #include "tests/region/testing.h"
 

@@ -2,8 +2,8 @@
 // asked for, regions whose gradients are zero.
 #include <gtest/gtest.h>
 #include <reprise/checkpoint.h>
+#include <reprise/experimental/pgac.h>
 #include <reprise/memory.h>
-#include <reprise/pgac.h>
 #include <torch/torch.h>
 
 #include <array>

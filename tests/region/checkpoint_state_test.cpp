@@ -3,7 +3,7 @@
 // it.
 #include <torch/library.h>
 
-#include <reprise/checkpoint_sequential.h>
+#include <reprise/sequential.h>
 
 #include <thread>
 

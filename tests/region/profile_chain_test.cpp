@@ -1,8 +1,8 @@
 // profile_chain(): what it measures, what it joins, and that it leaves everything as it was.
 #include <reprise/memory.h>
-#include <reprise/plan.h>
-#include <reprise/profile_chain.h>
+#include <reprise/planners.h>
 #include <reprise/reprise.h>
+#include <reprise/sequential.h>
 
 #include "tests/region/chain_steps.h"
 #include "tests/region/testing.h"

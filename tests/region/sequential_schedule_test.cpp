@@ -1,8 +1,8 @@
 // checkpoint_sequential() by schedules and budgets: gradients, what runs again, bytes, errors.
 #include <reprise/memory.h>
-#include <reprise/plan.h>
-#include <reprise/profile_chain.h>
+#include <reprise/planners.h>
 #include <reprise/reprise.h>
+#include <reprise/sequential.h>
 
 #include "tests/plan/chain/chains.h"
 #include "tests/region/chain_steps.h"
@@ -140,7 +140,7 @@ TEST(SequentialSchedule, NothingRunsAgainThatWasNotPlanned) {
   std::vector<RunCounter> modules;
   for (int i = 0; i < 6; ++i) modules.emplace_back(std::make_shared<RunCounterImpl>());
   const at::Tensor x = leaf({3, 4});
-  const Schedule schedule = planners::revolve_checkpoints(plan::uniform_chain(6), 2);
+  const Schedule schedule = plan::revolve_checkpoints(plan::uniform_chain(6), 2);
   std::vector<int> expected(6);
   for (const ChainStep& each : schedule.steps) {
     if (each.what != ChainStep::Do::kBackward) ++expected[static_cast<std::size_t>(each.stage)];

@@ -1,8 +1,8 @@
 // Custom autograd functions as units of a policy: reprise::apply.
 
 #include <gmock/gmock.h>
-#include <reprise/custom_function.h>
 #include <reprise/error.h>
+#include <reprise/selective.h>
 
 #include "tests/selective/testing.h"
 

@@ -1,5 +1,5 @@
 // Dropout masks that a region keeps as bits: they are not drawn again, and are what they were.
-#include <reprise/memory_budget.h>
+#include <reprise/budget.h>
 
 #include <cstdlib>
 #include <string_view>

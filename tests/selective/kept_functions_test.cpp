@@ -2,8 +2,8 @@
 // that change.
 
 #include <gmock/gmock.h>
-#include <reprise/custom_function.h>
 #include <reprise/error.h>
+#include <reprise/selective.h>
 
 #include "tests/selective/kept_rightly.h"
 

@@ -1,8 +1,8 @@
 // Every store inside steps of a MemoryBudget, where what it reads may be gone, or go while it
 // allocates: the same bytes as outside of a step. Freed memory is overwritten meanwhile.
 #include <malloc.h>
+#include <reprise/budget.h>
 #include <reprise/memory.h>
-#include <reprise/memory_budget.h>
 #include <reprise/offload.h>
 
 #include <string>

@@ -1,9 +1,9 @@
 // Steps whose saved tensors are compressed: with exact forms bitwise the plain ones, with lossy
 // forms near to them, and in fewer bytes.
-#include <reprise/compressed_store.h>
+#include <reprise/budget.h>
 #include <reprise/memory.h>
-#include <reprise/memory_budget.h>
 #include <reprise/offload.h>
+#include <reprise/store.h>
 
 #include "tests/store/testing.h"
 

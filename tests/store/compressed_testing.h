@@ -1,7 +1,7 @@
 // What the tests of compressed stores share: values through a store, and the form that they take.
 #pragma once
 
-#include <reprise/compressed_store.h>
+#include <reprise/store.h>
 
 #include "tests/store/testing.h"
 

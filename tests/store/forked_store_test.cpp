@@ -1,5 +1,5 @@
 // A store in a process that was forked from the one that made it.
-#include <reprise/memory_budget.h>
+#include <reprise/budget.h>
 #include <sys/wait.h>
 #include <unistd.h>
 

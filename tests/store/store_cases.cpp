@@ -1,5 +1,5 @@
 // The stores that the contract is run over: a new one is one line here.
-#include <reprise/compressed_store.h>
+#include <reprise/store.h>
 
 #include "examples/extending/bf16_store.h"
 #include "store/host_store.h"

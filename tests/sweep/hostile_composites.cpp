@@ -1,10 +1,10 @@
 // Composites of LibTorch, and the rest of the library inside of a step.
 #include <ATen/CPUGeneratorImpl.h>
 #include <reprise/checkpoint.h>
-#include <reprise/compressed_store.h>
 #include <reprise/offload.h>
 #include <reprise/saved_tensor_hooks.h>
 #include <reprise/selective.h>
+#include <reprise/store.h>
 
 #include "tests/sweep/hostile_program.h"
 

@@ -5,7 +5,7 @@
 // A program is a function of its seed alone, and so are its results, outside of steps and in them.
 #pragma once
 
-#include <reprise/memory_budget.h>
+#include <reprise/budget.h>
 #include <reprise/store.h>
 #include <torch/torch.h>
 

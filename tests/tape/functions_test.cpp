@@ -3,7 +3,6 @@
 
 #include <gmock/gmock.h>
 #include <reprise/checkpoint.h>
-#include <reprise/custom_function.h>
 #include <reprise/selective.h>
 #include <torch/torch.h>
 

@@ -1,7 +1,7 @@
 // Budgets that learn the step: the plan is followed, gradients stay bitwise the plain ones, the
 // peak stays within the limit, and where the step changes nothing is wrong but the plan.
 #include <gmock/gmock.h>
-#include <reprise/learned_plan.h>
+#include <reprise/budget.h>
 #include <stdlib.h>
 #include <torch/torch.h>
 
@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "plan/step/step_script.h"
+#include "tape/learned_plan.h"
 #include "tape/value.h"
 #include "tests/refusal.h"
 #include "tests/tape/random_step.h"
@@ -33,6 +34,15 @@ using testing::Tensors;
 
 constexpr std::chrono::duration<double> kQuick{0.5};
 constexpr std::chrono::seconds kPatience{60};
+
+// The plan, with another script.
+LearnedPlan with_script(const LearnedPlan& plan, std::shared_ptr<const plan::StepScript> script) {
+  const LearnedPlan::Figures figures = plan.figures();
+  return detail::LearnedPlanAccess::plan_of({.limit = figures.limit,
+                                             .slowdown = figures.slowdown,
+                                             .bound = figures.bound,
+                                             .script = std::move(script)});
+}
 
 BudgetOptions quick() { return {.smallest = Bytes(1024), .planning = kQuick}; }
 
@@ -307,7 +317,7 @@ TEST_F(Learning, APlanWithoutSenseIsFollowedToThePlainGradients) {
   std::mt19937_64 random(11);
   std::int64_t followed = 0;
   for (int round = 0; round < 12; ++round) {
-    auto script = std::make_shared<plan::StepScript>(*plan->script());
+    auto script = std::make_shared<plan::StepScript>(*detail::LearnedPlanAccess::script_of(*plan));
     for (plan::StepScript::Action& action : script->actions) {
       if (random() % 3 != 0) continue;
       action.what = static_cast<plan::StepScript::Do>(random() % 3);
@@ -315,7 +325,7 @@ TEST_F(Learning, APlanWithoutSenseIsFollowedToThePlainGradients) {
     }
     script->note_named();
     MemoryBudget budget(limit, quick());
-    budget.use({plan->figures(), script}, MemoryBudget::OnOtherStep::kLearn);
+    budget.use(with_script(*plan, script), MemoryBudget::OnOtherStep::kLearn);
     for (int i = 0; i < 2; ++i) expect_plain(budget, forward_, leaves_);
     followed += budget.report().followed;
   }
@@ -326,7 +336,8 @@ TEST_F(Learning, WhatIsMadeTooEarlyIsLeftToWhoReadsIt) {
   const Bytes limit = limit_at_share(0.7);
   const std::optional<LearnedPlan> plan = plan_for(limit);
   // Everything at once is more than there is room for.
-  const auto script = std::make_shared<plan::StepScript>(*plan->script());
+  const auto script =
+      std::make_shared<plan::StepScript>(*detail::LearnedPlanAccess::script_of(*plan));
   const std::size_t middle = script->calls() / 2;
   std::vector<plan::StepScript::Action> all;
   for (plan::ValueNumber value = 0; value < 300; ++value) {
@@ -341,7 +352,7 @@ TEST_F(Learning, WhatIsMadeTooEarlyIsLeftToWhoReadsIt) {
   }
   script->note_named();
   MemoryBudget budget(limit, quick());
-  budget.use({plan->figures(), script}, MemoryBudget::OnOtherStep::kLearn);
+  budget.use(with_script(*plan, script), MemoryBudget::OnOtherStep::kLearn);
   for (int i = 0; i < 2; ++i) expect_plain(budget, forward_, leaves_);
   EXPECT_GT(budget.report().followed, 0);
 }

@@ -1,6 +1,6 @@
 // What an observer is told is what the step did: every operator once, every drop, every return, and
 // sizes that add up.
-#include <reprise/budget_observer.h>
+#include <reprise/budget_extensions.h>
 #include <reprise/error.h>
 
 #include <chrono>

@@ -1,6 +1,6 @@
 // Values whose elements are of two kinds, as dropout masks are: they go as bits, and come back
 // bitwise without being drawn again.
-#include <reprise/budget_observer.h>
+#include <reprise/budget_extensions.h>
 #include <reprise/store.h>
 #include <torch/torch.h>
 

@@ -3,7 +3,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/randn.h>
 #include <gtest/gtest.h>
-#include <reprise/budget_observer.h>
+#include <reprise/budget_extensions.h>
 #include <reprise/store.h>
 #include <stdlib.h>
 

@@ -2,7 +2,7 @@
 // gradients of the same program outside of one, and leave nothing behind.
 //
 // About a thousand programs; ten thousand with RC_PARAMS="max_success=1000" in the environment.
-#include <reprise/simulate.h>
+#include <reprise/step_trace.h>
 
 #include <memory>
 #include <optional>

@@ -1,7 +1,7 @@
 // Weights of no meaning at all, over many powers: what a step does must not depend on them.
 #pragma once
 
-#include <reprise/value_weights.h>
+#include <reprise/budget_extensions.h>
 
 #include <atomic>
 #include <cmath>

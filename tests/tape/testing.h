@@ -2,8 +2,8 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <reprise/budget.h>
 #include <reprise/memory.h>
-#include <reprise/memory_budget.h>
 
 #include "tests/region/testing.h"
 

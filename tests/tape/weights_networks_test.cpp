@@ -1,7 +1,7 @@
 // Networks that people train, under weights of no meaning: losses, weights and buffers are bitwise
 // those of plain training, down to the least budget that suffices.
 #include <gtest/gtest.h>
-#include <reprise/value_weights.h>
+#include <reprise/budget_extensions.h>
 #include <torch/torch.h>
 
 #include <algorithm>

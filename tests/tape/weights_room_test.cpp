@@ -1,8 +1,8 @@
 // LooksTaken at gradients wait for values, and nothing waits for a look: what weights take of a
 // budget.
 #include <gtest/gtest.h>
-#include <reprise/influence_weights.h>
-#include <reprise/value_weights.h>
+#include <reprise/budget_extensions.h>
+#include <reprise/experimental/pgac.h>
 #include <torch/torch.h>
 
 #include <algorithm>

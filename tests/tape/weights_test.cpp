@@ -1,7 +1,6 @@
 // Weights of values: what they change, which is the order in which values go, and what they do not.
 #include <gtest/gtest.h>
-#include <reprise/budget_observer.h>
-#include <reprise/value_weights.h>
+#include <reprise/budget_extensions.h>
 #include <torch/torch.h>
 
 #include <algorithm>

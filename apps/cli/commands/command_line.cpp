@@ -2,9 +2,9 @@
 // how to mend it; LibTorch's are cut before their stack trace.
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
+#include <reprise/budget.h>
 #include <reprise/error.h>
-#include <reprise/memory_budget.h>
-#include <reprise/version.h>
+#include <reprise/reprise.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>

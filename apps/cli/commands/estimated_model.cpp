@@ -3,7 +3,7 @@
 
 #include <ATen/ops/empty.h>
 #include <fmt/format.h>
-#include <reprise/named.h>
+#include <reprise/selective.h>
 
 namespace reprise::app {
 

@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <reprise/memory.h>
-#include <reprise/version.h>
+#include <reprise/reprise.h>
 
 #include <CLI/App.hpp>
 #include <fstream>

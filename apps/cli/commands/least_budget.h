@@ -1,8 +1,8 @@
 // The smallest byte budget in which an estimated step would run, and what it would cost there.
 #pragma once
 
-#include <reprise/simulate.h>
-#include <reprise/step_plan.h>
+#include <reprise/planners.h>
+#include <reprise/step_trace.h>
 
 #include <chrono>
 #include <nlohmann/json_fwd.hpp>

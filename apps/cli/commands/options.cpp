@@ -3,8 +3,8 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <reprise/plan.h>
-#include <reprise/simulate.h>
+#include <reprise/planners.h>
+#include <reprise/step_trace.h>
 
 #include <algorithm>
 #include <limits>

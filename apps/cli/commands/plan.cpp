@@ -3,8 +3,8 @@
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <reprise/error.h>
-#include <reprise/plan.h>
-#include <reprise/profile_chain.h>
+#include <reprise/planners.h>
+#include <reprise/sequential.h>
 
 #include <CLI/App.hpp>
 #include <algorithm>

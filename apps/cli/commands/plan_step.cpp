@@ -1,7 +1,7 @@
 #include "apps/cli/commands/plan_step.h"
 
 #include <fmt/format.h>
-#include <reprise/step_plan.h>
+#include <reprise/planners.h>
 
 #include <algorithm>
 #include <chrono>

@@ -2,7 +2,7 @@
 // several.
 #include <fmt/format.h>
 #include <reprise/error.h>
-#include <reprise/simulate.h>
+#include <reprise/step_trace.h>
 #include <algorithm>
 
 #include <CLI/App.hpp>

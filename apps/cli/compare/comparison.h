@@ -15,9 +15,9 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
+#include <reprise/budget.h>
 #include <reprise/bytes.h>
-#include <reprise/memory_budget.h>
-#include <reprise/schedule.h>
+#include <reprise/chain.h>
 
 #include <cstdint>
 #include <memory>

@@ -5,7 +5,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros_like.h>
 #include <fmt/format.h>
-#include <reprise/memory_budget.h>
+#include <reprise/budget.h>
 
 #include <cstring>
 #include <nlohmann/json.hpp>

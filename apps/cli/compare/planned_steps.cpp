@@ -1,13 +1,12 @@
 #include "apps/cli/compare/planned_steps.h"
 
 #include <fmt/format.h>
+#include <reprise/budget.h>
+#include <reprise/budget_extensions.h>
 #include <reprise/error.h>
 #include <reprise/memory.h>
-#include <reprise/memory_budget.h>
-#include <reprise/plan.h>
-#include <reprise/profile_chain.h>
-#include <reprise/step_plan.h>
-#include <reprise/trace_recorder.h>
+#include <reprise/planners.h>
+#include <reprise/sequential.h>
 #include <unistd.h>
 
 #include <algorithm>

@@ -3,8 +3,7 @@
 #pragma once
 
 #include <reprise/chain.h>
-#include <reprise/schedule.h>
-#include <reprise/simulate.h>
+#include <reprise/step_trace.h>
 
 #include <cstdint>
 #include <optional>

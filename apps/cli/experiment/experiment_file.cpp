@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 #include <reprise/error.h>
-#include <reprise/version.h>
+#include <reprise/reprise.h>
 
 #include <algorithm>
 #include <ctime>

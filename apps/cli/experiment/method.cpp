@@ -2,12 +2,12 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <reprise/budget.h>
 #include <reprise/checkpoint.h>
-#include <reprise/checkpoint_sequential.h>
 #include <reprise/error.h>
-#include <reprise/influence_weights.h>
+#include <reprise/experimental/pgac.h>
 #include <reprise/memory.h>
-#include <reprise/memory_budget.h>
+#include <reprise/sequential.h>
 #include <torch/nn/pimpl.h>
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 // Pgac's options as an experiment's methods name them.
 #pragma once
 
-#include <reprise/pgac.h>
+#include <reprise/experimental/pgac.h>
 
 #include <cstdint>
 #include <string>

@@ -2,7 +2,7 @@
 // bars, drops as marks, the bytes alive as a curve.
 #pragma once
 
-#include <reprise/budget_observer.h>
+#include <reprise/budget_extensions.h>
 
 #include <chrono>
 #include <cstdio>

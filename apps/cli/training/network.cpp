@@ -6,7 +6,7 @@
 #include <ATen/Parallel.h>
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
-#include <reprise/memory_budget.h>
+#include <reprise/budget.h>
 #include <xxhash.h>
 
 #include "apps/cli/training/device.h"

@@ -4,7 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
-#include <reprise/schedule.h>
+#include <reprise/chain.h>
 
 #include <cstdint>
 #include <functional>

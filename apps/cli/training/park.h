@@ -1,7 +1,7 @@
 // --park: where a byte budget puts values that are sooner moved out and in again than made again.
 #pragma once
 
-#include <reprise/memory_budget.h>
+#include <reprise/budget.h>
 #include <reprise/store.h>
 
 #include <memory>

@@ -1,8 +1,7 @@
 // The file of `reprise train --trace-out`: which kind it is, by its name, and when it is written.
 #pragma once
 
-#include <reprise/budget_observer.h>
-#include <reprise/trace_recorder.h>
+#include <reprise/budget_extensions.h>
 
 #include <cstdint>
 #include <memory>

@@ -2,7 +2,7 @@
 // checkpoint left off. It prints nothing; the train command does.
 #pragma once
 
-#include <reprise/budget_observer.h>
+#include <reprise/budget_extensions.h>
 #include <reprise/bytes.h>
 #include <torch/optim/adamw.h>
 

@@ -1,8 +1,8 @@
 // The byte budget of a training run: steps under it, and what they came to.
 #pragma once
 
+#include <reprise/budget.h>
 #include <reprise/bytes.h>
-#include <reprise/memory_budget.h>
 
 #include <memory>
 #include <string>

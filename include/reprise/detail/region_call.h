@@ -4,7 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/util/SmallVector.h>
-#include <reprise/visit_tensors.h>
+#include <reprise/detail/visit_tensors.h>
 
 #include <concepts>
 #include <functional>

@@ -51,7 +51,7 @@ struct ThreadState final : c10::DebugInfoBase {
   std::shared_ptr<const InterceptorLink> interceptors;
   // Whose limits of memory this thread works within (limited_work.h).
   std::shared_ptr<const LimitLink> limits;
-  // The path of names in force (named.h).
+  // The path of names in force (reprise::named()).
   std::shared_ptr<const std::string> path;
 
   // The innermost observer of what operators write and draw (operator_effects.h).

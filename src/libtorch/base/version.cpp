@@ -1,6 +1,6 @@
 // Versions, compiled in so that a program can tell what it was linked with.
 
-#include "reprise/version.h"
+#include "reprise/reprise.h"
 
 #include <torch/headeronly/version.h>
 

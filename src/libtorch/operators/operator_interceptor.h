@@ -110,7 +110,7 @@ class OperatorInterceptor {
   // May be called on several threads at once. A call that is not done afterwards proceeds. An
   // exception leaves the operator call as one of the operator's own would.
   virtual void intercept(OperatorCall& call) = 0;
-  // A custom function is called (reprise/custom_function.h), whose operators are intercepted all
+  // A custom function is called (reprise/selective.h), whose operators are intercepted all
   // the same. False: it is not this interceptor's business. Else it has called `proceed` once,
   // which asks those around it, or runs the function.
   virtual bool intercept_function(detail::FunctionCall&, const std::function<void()>& /*proceed*/) {

@@ -28,7 +28,7 @@ using libtorch::ThreadStateScope;
 class UserHooks final : public SavedVariableHooks, public Recycled<UserHooks> {
  public:
   // Packing follows at once, while the scope is open; the packer is not needed after that.
-  explicit UserHooks(const SavedTensorHooks::Packer& packer) : packer_(&packer) {}
+  explicit UserHooks(const detail::Packer& packer) : packer_(&packer) {}
 
   // Called by autograd under no-grad.
   void call_pack_hook(const at::Tensor& tensor) override {
@@ -41,8 +41,6 @@ class UserHooks final : public SavedVariableHooks, public Recycled<UserHooks> {
     dtype_ = tensor.scalar_type();
     const libtorch::UnobservedScope unobserved;
     packed_ = (*packer_)(libtorch::without_history(tensor));
-    if (packed_ == nullptr)
-      throw UsageError("SavedTensorHooks: pack returned null; return a PackedTensor");
   }
 
   at::Tensor call_unpack_hook() override {
@@ -78,8 +76,8 @@ class UserHooks final : public SavedVariableHooks, public Recycled<UserHooks> {
     throw UsageError(text.str());
   }
 
-  const SavedTensorHooks::Packer* packer_;
-  std::unique_ptr<PackedTensor> packed_;
+  const detail::Packer* packer_;
+  std::unique_ptr<detail::PackedTensor> packed_;
   libtorch::WeakNode origin_;
   // Of the tensor that was packed: what comes back may count for itself (x.data()).
   c10::VariableVersion counter_;
@@ -93,13 +91,13 @@ class UserHooks final : public SavedVariableHooks, public Recycled<UserHooks> {
 
 class UserProvider final : public HookProvider {
  public:
-  explicit UserProvider(SavedTensorHooks::Packer packer) : packer_(std::move(packer)) {}
+  explicit UserProvider(detail::Packer packer) : packer_(std::move(packer)) {}
   std::unique_ptr<SavedVariableHooks> make_hooks() override {
     return std::make_unique<UserHooks>(packer_);
   }
 
  private:
-  const SavedTensorHooks::Packer packer_;
+  const detail::Packer packer_;
 };
 
 class NoHooks final : public HookProvider {
@@ -143,14 +141,14 @@ void check_pinning(bool pin_memory) {
 
 class SavedTensorHooks::Impl {
  public:
-  explicit Impl(Packer packer)
+  explicit Impl(detail::Packer packer)
       : scope_(state_with(std::make_shared<UserProvider>(std::move(packer)))) {}
 
  private:
   ThreadStateScope scope_;
 };
 
-SavedTensorHooks::SavedTensorHooks(Packer packer)
+SavedTensorHooks::SavedTensorHooks(detail::Packer packer)
     : impl_(std::make_unique<Impl>(std::move(packer))) {}
 SavedTensorHooks::~SavedTensorHooks() = default;
 

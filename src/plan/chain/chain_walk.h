@@ -2,7 +2,7 @@
 // a step may be. The one place that knows the model; see reprise/chain.h.
 #pragma once
 
-#include <reprise/schedule.h>
+#include <reprise/chain.h>
 
 #include <cstdint>
 #include <vector>

@@ -1,5 +1,5 @@
 // Each stage a region, but for the last.
-#include <reprise/plan.h>
+#include <reprise/planners.h>
 
 #include "plan/chain/schedule_builder.h"
 

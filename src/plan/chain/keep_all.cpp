@@ -1,5 +1,5 @@
 // The plain step.
-#include <reprise/plan.h>
+#include <reprise/planners.h>
 
 #include "plan/chain/schedule_builder.h"
 

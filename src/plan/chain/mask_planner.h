@@ -5,7 +5,6 @@
 #pragma once
 
 #include <reprise/chain.h>
-#include <reprise/schedule.h>
 
 #include <algorithm>
 #include <array>

@@ -1,7 +1,7 @@
 // A schedule as regions inside regions: what it runs again, and what in that again.
 #pragma once
 
-#include <reprise/schedule.h>
+#include <reprise/chain.h>
 
 #include <cstdint>
 #include <vector>

@@ -1,6 +1,6 @@
 // Schedules as pictures: one row a stage, one column a step.
+#include <reprise/chain.h>
 #include <reprise/error.h>
-#include <reprise/schedule.h>
 
 #include <algorithm>
 #include <cmath>

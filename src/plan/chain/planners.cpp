@@ -1,6 +1,6 @@
 // The planners by name: a new one is a new file and one line here.
 #include <reprise/error.h>
-#include <reprise/plan.h>
+#include <reprise/planners.h>
 
 #include <charconv>
 

@@ -1,17 +1,16 @@
-// Binomial checkpointing.
+#include "plan/chain/revolve.h"
+
 #include <reprise/error.h>
-#include <reprise/plan.h>
+#include <reprise/planners.h>
 
 #include <algorithm>
 #include <optional>
 
 #include "plan/chain/schedule_builder.h"
 
-namespace reprise::planners {
+namespace reprise {
+namespace plan {
 namespace {
-
-using plan::ScheduleBuilder;
-using plan::StageRange;
 
 // (c + r choose c), or anything above `enough`: it grows beyond all types.
 std::int64_t beta(std::int64_t c, std::int64_t r, std::int64_t enough) {
@@ -89,14 +88,16 @@ Schedule revolve_checkpoints(const Chain& chain, std::int64_t checkpoints) {
   return schedule_of(chain, checkpoints);
 }
 
-Schedule revolve(const Chain& chain, Bytes budget) {
+}  // namespace plan
+
+Schedule planners::revolve(const Chain& chain, Bytes budget) {
   chain.check();
   const std::int64_t stages = std::ssize(chain.stages);
   std::optional<Schedule> best;
   std::chrono::duration<double> best_time{};
   Bytes least = kUnlimited;
   for (std::int64_t checkpoints = 1; checkpoints <= stages; ++checkpoints) {
-    Schedule schedule = schedule_of(chain, checkpoints);
+    Schedule schedule = plan::schedule_of(chain, checkpoints);
     const ScheduleCost cost = check(chain, schedule);
     least = std::min(least, cost.peak);
     if (cost.peak > budget || (best && cost.time >= best_time)) continue;
@@ -107,4 +108,4 @@ Schedule revolve(const Chain& chain, Bytes budget) {
   return *std::move(best);
 }
 
-}  // namespace reprise::planners
+}  // namespace reprise

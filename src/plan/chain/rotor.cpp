@@ -1,6 +1,6 @@
 // Chooses the slots, and among the table's schedules the fastest that keeps to the budget in bytes.
 #include <reprise/error.h>
-#include <reprise/plan.h>
+#include <reprise/planners.h>
 
 #include <algorithm>
 #include <cmath>
@@ -121,14 +121,14 @@ class Rotor::Impl {
     }
     return options;
   }
-  // What rounding to slots may miss by a hair: uniform(), and revolve_checkpoints().
+  // What rounding to slots may miss by a hair: uniform(), and plan::revolve_checkpoints().
   struct Simple {
     bool is_uniform;
     std::int64_t count;  // segments, or checkpoints
     ScheduleCost cost;
   };
   Schedule schedule_of(bool is_uniform, std::int64_t count) const {
-    return is_uniform ? uniform(chain_, count) : revolve_checkpoints(chain_, count);
+    return is_uniform ? uniform(chain_, count) : plan::revolve_checkpoints(chain_, count);
   }
   std::vector<Simple> simple_schedules() const {
     std::vector<Simple> all;

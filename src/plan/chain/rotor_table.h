@@ -22,7 +22,7 @@
 // vector instructions. Blocks of s and t share rows while they are in the cache.
 #pragma once
 
-#include <reprise/schedule.h>
+#include <reprise/chain.h>
 
 #include <cstdint>
 #include <limits>

@@ -1,7 +1,7 @@
 // What planners share: schedules out of their parts, and the budget's last word.
 #pragma once
 
-#include <reprise/schedule.h>
+#include <reprise/chain.h>
 
 #include <cstdint>
 #include <string>

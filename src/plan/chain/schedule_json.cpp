@@ -1,5 +1,5 @@
 // Schedules as JSON, by the same reader as chains, whose errors name lines and fields.
-#include <reprise/schedule.h>
+#include <reprise/chain.h>
 
 #include <algorithm>
 #include <iterator>

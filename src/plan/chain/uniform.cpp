@@ -1,6 +1,6 @@
 // Segments of equal length, so many as are asked for or about the square root of the stages.
 #include <reprise/error.h>
-#include <reprise/plan.h>
+#include <reprise/planners.h>
 
 #include <algorithm>
 #include <cmath>

@@ -1,6 +1,6 @@
 // The public face of hindsight and of integer programs.
 #include <reprise/error.h>
-#include <reprise/step_plan.h>
+#include <reprise/planners.h>
 
 #include <algorithm>
 #include <cmath>
@@ -81,7 +81,8 @@ StepPlan step_plan(const plan::StepGraph& graph, const std::optional<plan::Graph
 
 StepPlan hindsight(const StepTrace& trace, const StepPlanOptions& options) {
   check("hindsight", options);
-  const plan::StepGraph graph(plan::trace_of(trace), options.store.bytes_per_second);
+  const plan::StepGraph graph(detail::StepTraceAccess::trace_of(trace),
+                              options.store.bytes_per_second);
   check_size("hindsight", trace, graph);
   const plan::Hindsight found =
       plan::plan_with_hindsight(graph, {.budget = options.budget.count,
@@ -98,7 +99,8 @@ StepPlan ilp(const StepTrace& trace, const StepPlanOptions& options) {
                      "; they are hindsight's: leave it 0");
   }
   constexpr plan::StepGraph::Index kMost = 200;
-  const plan::StepGraph graph(plan::trace_of(trace), options.store.bytes_per_second);
+  const plan::StepGraph graph(detail::StepTraceAccess::trace_of(trace),
+                              options.store.bytes_per_second);
   if (graph.operators() > kMost) {
     throw UsageError("ilp: the step has " + std::to_string(graph.operators()) +
                      " operators; it takes up to " + std::to_string(kMost) +

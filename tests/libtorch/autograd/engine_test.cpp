@@ -39,7 +39,7 @@ TEST(EngineFront, OffersNoHooksWithoutAScope) {
 
 TEST(EngineFront, OffersHooksInsideAScopeAndNoneInsideNoSavedTensorHooks) {
   HookCounts counts;
-  const SavedTensorHooks scope(identity(counts));
+  const CountingHooks scope(counts);
   EXPECT_NE(current().get_default_saved_variable_hooks(), nullptr);
   EXPECT_TRUE(torch::autograd::SavedVariable(leaf(), false).has_hooks());
   const NoSavedTensorHooks none;
@@ -50,13 +50,13 @@ TEST(EngineFront, OffersHooksInsideAScopeAndNoneInsideNoSavedTensorHooks) {
 // As `import torch` does after the library was loaded: another engine is set over the front.
 TEST(EngineFront, IsPutBackWhereAnotherEngineWasSetOverIt) {
   HookCounts before, after;
-  { const SavedTensorHooks scope(identity(before)); }
+  { const CountingHooks scope(before); }
   torch::autograd::set_default_engine_stub(&Engine::get_base_engine);
   EXPECT_EQ(&current(), &Engine::get_base_engine());
   const at::Tensor x = leaf();
   at::Tensor y;
   {
-    const SavedTensorHooks scope(identity(after));
+    const CountingHooks scope(after);
     EXPECT_NE(&current(), &Engine::get_base_engine());
     y = x.sin();
   }
@@ -103,7 +103,7 @@ TEST(EngineFront, ForwardsToTheEngineThatWasInForce) {
   const at::Tensor x = leaf();
   const int asked = other_engine().asked, executed = other_engine().executed;
   {
-    const SavedTensorHooks scope(identity(counts));
+    const CountingHooks scope(counts);
     ASSERT_NE(&current(), &other_stub());
     const at::Tensor y = x.sin();
     EXPECT_EQ(other_engine().asked, asked) << "ours are the innermost";

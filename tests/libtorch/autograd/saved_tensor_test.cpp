@@ -69,7 +69,7 @@ TEST(SavedTensor, IsManagedByTheHooksInForce) {
   {
     std::optional<SavedTensor> of_leaf, of_result;
     {
-      const SavedTensorHooks scope(identity(counts));
+      const CountingHooks scope(counts);
       of_leaf.emplace(x);
       of_result.emplace(y);
     }
@@ -104,7 +104,7 @@ TEST(SavedTensor, GivesThePresentContentsOfAChangedTensorWhenAsked) {
 TEST(SavedTensor, DoesNotKnowOfChangesWhereAHookKeepsIt) {
   HookCounts counts;
   const at::Tensor y = leaf().sin();
-  const SavedTensorHooks scope(copying(counts));
+  const CountingHooks scope(counts, Keeps::kCopy);
   const SavedTensor saved(y);
   const at::Tensor before = y.detach().clone();
   y.detach().mul_(2);

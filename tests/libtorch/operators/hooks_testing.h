@@ -18,15 +18,17 @@ struct HookCounts {
   std::atomic<int> alive = 0;
 };
 
-class CountedPackedTensor final : public PackedTensor {
+class CountedPackedTensor final {
  public:
   CountedPackedTensor(HookCounts& counts, at::Tensor tensor)
       : counts_(counts), tensor_(std::move(tensor)) {
     ++counts_.packs;
     ++counts_.alive;
   }
-  ~CountedPackedTensor() override { --counts_.alive; }
-  at::Tensor unpack() override {
+  ~CountedPackedTensor() { --counts_.alive; }
+  CountedPackedTensor(const CountedPackedTensor&) = delete;
+  CountedPackedTensor& operator=(const CountedPackedTensor&) = delete;
+  at::Tensor unpack() {
     ++counts_.unpacks;
     return tensor_;
   }
@@ -36,18 +38,20 @@ class CountedPackedTensor final : public PackedTensor {
   at::Tensor tensor_;
 };
 
-// Keeps the tensor itself.
-inline SavedTensorHooks::Packer identity(HookCounts& counts) {
-  return [&counts](const at::Tensor& tensor) {
-    return std::make_unique<CountedPackedTensor>(counts, tensor);
-  };
-}
+enum class Keeps {
+  kTensor,  // the tensor itself
+  kCopy,    // a copy, with memory of its own
+};
 
-// Keeps a copy, with memory of its own.
-inline SavedTensorHooks::Packer copying(HookCounts& counts) {
-  return [&counts](const at::Tensor& tensor) {
-    return std::make_unique<CountedPackedTensor>(counts, tensor.clone());
-  };
-}
+class CountingHooks final : public SavedTensorHooks {
+ public:
+  explicit CountingHooks(HookCounts& counts, Keeps keeps = Keeps::kTensor)
+      : SavedTensorHooks(
+            [&counts, keeps](const at::Tensor& tensor) {
+              return std::make_unique<CountedPackedTensor>(
+                  counts, keeps == Keeps::kCopy ? tensor.clone() : tensor);
+            },
+            [](const std::unique_ptr<CountedPackedTensor>& packed) { return packed->unpack(); }) {}
+};
 
 }  // namespace reprise::testing

@@ -26,7 +26,7 @@ class HooksInBackward : public ::testing::Test {
 };
 
 TEST_F(HooksInBackward, RetainedGraphsUnpackAgainAndGiveTheSameGradient) {
-  const SavedTensorHooks scope(identity(counts_));
+  const CountingHooks scope(counts_);
   const at::Tensor y = smooth_network(x_, w_).sum();
   const int packs = counts_.packs;
   y.backward({}, /*retain_graph=*/true);
@@ -52,7 +52,7 @@ TwoOrders two_orders(const at::Tensor& x, const at::Tensor& w) {
 
 TEST_F(HooksInBackward, DoubleBackwardInsideAScopePacksWhatTheFirstBackwardSaves) {
   const TwoOrders expected = two_orders(x_, w_);
-  const SavedTensorHooks scope(identity(counts_));
+  const CountingHooks scope(counts_);
   const at::Tensor y = smooth_network(x_, w_).pow(2).sum();
   const int packs_in_forward = counts_.packs;
   const Tensors first = torch::autograd::grad({y}, {x_, w_}, {}, true, true);
@@ -67,7 +67,7 @@ TEST_F(HooksInBackward, DoubleBackwardOutsideOfTheScopeOfForward) {
   const TwoOrders expected = two_orders(x_, w_);
   at::Tensor y;
   {
-    const SavedTensorHooks scope(copying(counts_));
+    const CountingHooks scope(counts_, Keeps::kCopy);
     y = smooth_network(x_, w_).pow(2).sum();
   }
   const int packs = counts_.packs;
@@ -96,7 +96,7 @@ TEST_F(HooksInBackward, ACustomFunctionThatSavesInItsBackwardIsPackedThere) {
   const Tensors expected = gradients_of([&] { return x_.sin().exp(); }, {x_});
   const at::Tensor y = SavesInBackward::apply(x_).sum();
   {
-    const SavedTensorHooks scope(identity(counts_));
+    const CountingHooks scope(counts_);
     y.backward();
   }
   EXPECT_EQ(counts_.packs, 2);
@@ -108,7 +108,7 @@ TEST_F(HooksInBackward, ACustomFunctionThatSavesInItsBackwardIsPackedThere) {
 TEST_F(HooksInBackward, ACustomFunctionsSavedTensorsArePacked) {
   at::Tensor y;
   {
-    const SavedTensorHooks scope(copying(counts_));
+    const CountingHooks scope(counts_, Keeps::kCopy);
     y = SavesInBackward::apply(x_).sum();
   }
   EXPECT_EQ(counts_.packs, 1);
@@ -125,13 +125,13 @@ TEST_F(HooksInBackward, AScopeOpenedInBackwardIsClosedWithItsFunction) {
     static Tensors backward(AutogradContext* ctx, const Tensors& grad) {
       auto* counts = reinterpret_cast<HookCounts*>(ctx->saved_data["counts"].toInt());
       const torch::AutoGradMode grad_mode(true);
-      const SavedTensorHooks scope(identity(*counts));
+      const CountingHooks scope(*counts);
       grad[0].detach().requires_grad_(true).sin();
       return {grad[0], at::Tensor()};
     }
   };
   HookCounts outer;
-  const SavedTensorHooks scope(identity(outer));
+  const CountingHooks scope(outer);
   const at::Tensor y = OpensAScope::apply(SavesInBackward::apply(x_), &counts_);
   y.sum().backward();
   EXPECT_EQ(counts_.packs, 1);
@@ -163,7 +163,7 @@ TEST_F(HooksInBackward, AScopeGoesAlongToTheThreadsOfNestedBackwardCalls) {
   const at::Tensor y = Nest::apply(x_, kDepth).sum();
   Nest::threads.clear();
   {
-    const SavedTensorHooks scope(identity(counts_));
+    const CountingHooks scope(counts_);
     y.backward();
   }
   EXPECT_GE(Nest::threads.size(), 3u);
@@ -174,7 +174,7 @@ TEST_F(HooksInBackward, AScopeGoesAlongToTheThreadsOfNestedBackwardCalls) {
 
 TEST_F(HooksInBackward, AThreadOfThePoolDoesNotKeepTheScopeOfAnEarlierCall) {
   {
-    const SavedTensorHooks scope(identity(counts_));
+    const CountingHooks scope(counts_);
     Nest::apply(x_, kDepth).sum().backward();
   }
   const int packs = counts_.packs;
@@ -185,7 +185,7 @@ TEST_F(HooksInBackward, AThreadOfThePoolDoesNotKeepTheScopeOfAnEarlierCall) {
 }
 
 TEST_F(HooksInBackward, NoSavedTensorHooksGoesAlongToo) {
-  const SavedTensorHooks scope(identity(counts_));
+  const CountingHooks scope(counts_);
   const NoSavedTensorHooks none;
   Nest::apply(x_, kDepth).sum().backward();
   EXPECT_EQ(counts_.packs, 0);
@@ -203,7 +203,7 @@ TEST_F(HooksInBackward, AnErrorOnAThreadOfThePoolReachesTheCallerAndTheNextCallW
   }
   take_gradients({x_});
   HookCounts counts;
-  const SavedTensorHooks scope(identity(counts));
+  const CountingHooks scope(counts);
   Nest::apply(x_, kDepth).sum().backward();
   EXPECT_EQ(counts.packs, kDepth);
 }
@@ -217,7 +217,7 @@ TEST_F(HooksInBackward, ThreadsWithScopesOfTheirOwnDoNotMeet) {
   for (int i = 0; i < kThreads; ++i) {
     threads.emplace_back([&, i] {
       for (int step = 0; step < kSteps; ++step) {
-        const SavedTensorHooks scope(i % 2 == 0 ? identity(counts[i]) : copying(counts[i]));
+        const CountingHooks scope(counts[i], i % 2 == 0 ? Keeps::kTensor : Keeps::kCopy);
         const Tensors actual = torch::autograd::grad({smooth_network(x_, w_).sum()}, {x_, w_});
         if (!same_bits(actual, expected)) ++wrong;
       }
@@ -236,7 +236,7 @@ TEST_F(HooksInBackward, SeveralThreadsMayReadOneRetainedGraph) {
   const Tensors expected = gradients_of([&] { return smooth_network(x_, w_); }, {x_, w_});
   at::Tensor y;
   {
-    const SavedTensorHooks scope(copying(counts_));
+    const CountingHooks scope(counts_, Keeps::kCopy);
     y = smooth_network(x_, w_).sum();
   }
   std::vector<std::thread> threads;

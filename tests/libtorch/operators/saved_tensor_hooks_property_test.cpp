@@ -66,7 +66,7 @@ at::Tensor apply(int op, const at::Tensor& a, const at::Tensor& b) {
   }
 }
 
-using Scope = std::variant<std::monostate, std::unique_ptr<SavedTensorHooks>,
+using Scope = std::variant<std::monostate, std::unique_ptr<CountingHooks>,
                            std::unique_ptr<SaveOnCpu>, std::unique_ptr<NoSavedTensorHooks>>;
 
 // Runs the program, with its scopes or without; the innermost scope is closed first.
@@ -80,9 +80,9 @@ at::Tensor run(const Program& program, const Tensors& leaves, HookCounts* counts
     } else if (counts == nullptr) {
       continue;
     } else if (step.kind == Kind::kIdentity) {
-      scopes.emplace_back(std::make_unique<SavedTensorHooks>(identity(*counts)));
+      scopes.emplace_back(std::make_unique<CountingHooks>(*counts));
     } else if (step.kind == Kind::kCopying) {
-      scopes.emplace_back(std::make_unique<SavedTensorHooks>(copying(*counts)));
+      scopes.emplace_back(std::make_unique<CountingHooks>(*counts, Keeps::kCopy));
     } else if (step.kind == Kind::kSaveOnCpu) {
       scopes.emplace_back(std::make_unique<SaveOnCpu>());
     } else if (step.kind == Kind::kNone) {
@@ -154,7 +154,7 @@ TEST(SavedTensorHooksProperty, AScopeAroundTheWholeStepChangesNoGradientEither) 
     HookCounts outer, inner;
     {
       // Backward of first order saves tensors inside this scope as well.
-      const SavedTensorHooks scope(identity(outer));
+      const CountingHooks scope(outer);
       const auto equal = same_bits(both_orders(run(program, leaves, &inner), leaves), expected);
       if (!equal) RC_FAIL(equal.message());
     }

@@ -31,7 +31,7 @@ class SavedTensorHooksTest : public ::testing::Test {
 TEST_F(SavedTensorHooksTest, PackOncePerSavedTensorAndUnpackOncePerRead) {
   at::Tensor y;
   {
-    const SavedTensorHooks scope(identity(counts_));
+    const CountingHooks scope(counts_);
     y = x_ * w_;
   }
   EXPECT_EQ(counts_.packs, 2);
@@ -45,7 +45,7 @@ TEST_F(SavedTensorHooksTest, WorkAfterTheScopeIsClosed) {
   const Tensors expected = plain();
   at::Tensor y;
   {
-    const SavedTensorHooks scope(copying(counts_));
+    const CountingHooks scope(counts_, Keeps::kCopy);
     y = network(x_, w_);
   }
   y.sum().backward();
@@ -54,13 +54,13 @@ TEST_F(SavedTensorHooksTest, WorkAfterTheScopeIsClosed) {
 }
 
 TEST_F(SavedTensorHooksTest, AreNotAskedOutsideOfAScope) {
-  { const SavedTensorHooks scope(identity(counts_)); }
+  { const CountingHooks scope(counts_); }
   network(x_, w_).sum().backward();
   EXPECT_EQ(counts_.packs, 0);
 }
 
 TEST_F(SavedTensorHooksTest, AreNotAskedForWhatNeedsNoGradient) {
-  const SavedTensorHooks scope(identity(counts_));
+  const CountingHooks scope(counts_);
   network(x_.detach(), w_.detach());
   const torch::NoGradGuard no_grad;
   network(x_, w_);
@@ -80,10 +80,10 @@ TEST_F(SavedTensorHooksTest, AreNotShownScalarsThatLibTorchWraps) {
 
 TEST_F(SavedTensorHooksTest, TheInnermostScopeAloneIsCalled) {
   HookCounts inner;
-  const SavedTensorHooks outer_scope(identity(counts_));
+  const CountingHooks outer_scope(counts_);
   at::Tensor y = x_.sin();
   {
-    const SavedTensorHooks inner_scope(identity(inner));
+    const CountingHooks inner_scope(inner);
     y = y.sin();
     EXPECT_EQ(counts_.packs, 1);
     EXPECT_EQ(inner.packs, 1);
@@ -100,12 +100,12 @@ TEST_F(SavedTensorHooksTest, TheInnermostScopeAloneIsCalled) {
 
 TEST_F(SavedTensorHooksTest, NoSavedTensorHooksHidesOuterScopesAndAnInnerOneIsSeenAgain) {
   HookCounts inner;
-  const SavedTensorHooks outer_scope(identity(counts_));
+  const CountingHooks outer_scope(counts_);
   {
     const NoSavedTensorHooks none;
     const at::Tensor hidden = x_.sin();
     EXPECT_EQ(counts_.packs, 0);
-    const SavedTensorHooks inner_scope(identity(inner));
+    const CountingHooks inner_scope(inner);
     const at::Tensor seen = x_.sin();
     EXPECT_EQ(counts_.packs, 0);
     EXPECT_EQ(inner.packs, 1);
@@ -115,12 +115,12 @@ TEST_F(SavedTensorHooksTest, NoSavedTensorHooksHidesOuterScopesAndAnInnerOneIsSe
 }
 
 TEST_F(SavedTensorHooksTest, BelongToTheThreadThatOpenedThem) {
-  const SavedTensorHooks scope(identity(counts_));
+  const CountingHooks scope(counts_);
   HookCounts other;
   std::thread([&] {
     const at::Tensor y = x_.sin();
     EXPECT_EQ(counts_.packs, 0);
-    const SavedTensorHooks own(identity(other));
+    const CountingHooks own(other);
     const at::Tensor z = x_.sin();
   }).join();
   EXPECT_EQ(counts_.packs, 0);
@@ -173,7 +173,7 @@ TEST_F(SavedTensorHooksTest, AnyMovableTypeCanBeKeptAndTheHooksNeedNotBeCopyable
 TEST_F(SavedTensorHooksTest, TheSameObjectsComeBackFromALeafWithItsGradientAccumulator) {
   at::Tensor y;
   {
-    const SavedTensorHooks scope(identity(counts_));
+    const CountingHooks scope(counts_);
     y = x_ * x_;
   }
   EXPECT_EQ(counts_.packs, 2);
@@ -189,14 +189,12 @@ TEST_F(SavedTensorHooksTest, SavedViewsAndTransposedTensorsKeepTheirMeaning) {
     return x_.matmul(t).narrow(1, 0, 2).sin() * t.select(1, 0).narrow(0, 0, 2);
   };
   const Tensors expected = gradients_of(views, {x_, w_});
-  const auto hooked = [&](SavedTensorHooks::Packer packer) {
-    const SavedTensorHooks scope(std::move(packer));
+  const auto hooked = [&](Keeps keeps) {
+    const CountingHooks scope(counts_, keeps);
     return views();
   };
-  EXPECT_TRUE(
-      same_bits(gradients_of([&] { return hooked(identity(counts_)); }, {x_, w_}), expected));
-  EXPECT_TRUE(
-      same_bits(gradients_of([&] { return hooked(copying(counts_)); }, {x_, w_}), expected));
+  EXPECT_TRUE(same_bits(gradients_of([&] { return hooked(Keeps::kTensor); }, {x_, w_}), expected));
+  EXPECT_TRUE(same_bits(gradients_of([&] { return hooked(Keeps::kCopy); }, {x_, w_}), expected));
   EXPECT_GT(counts_.packs, 0);
 }
 
@@ -204,7 +202,7 @@ TEST_F(SavedTensorHooksTest, SparseTensorsPassThrough) {
   const at::Tensor sparse = torch::eye(4).to_sparse();
   const auto product = [&] { return torch::mm(sparse, x_.exp()).sin(); };
   const Tensors expected = gradients_of(product, {x_});
-  const SavedTensorHooks scope(identity(counts_));
+  const CountingHooks scope(counts_);
   EXPECT_TRUE(same_bits(gradients_of(product, {x_}), expected));
   EXPECT_GT(counts_.unpacks, 0);
 }
@@ -215,7 +213,7 @@ TEST_F(SavedTensorHooksTest, NestedTensorsPassThrough) {
     return rows.relu().to_padded_tensor(0);
   };
   const Tensors expected = gradients_of(ragged, {x_, w_});
-  const SavedTensorHooks scope(identity(counts_));
+  const CountingHooks scope(counts_);
   EXPECT_TRUE(same_bits(gradients_of(ragged, {x_, w_}), expected));
   EXPECT_GT(counts_.unpacks, 0);
 }
@@ -243,7 +241,7 @@ TEST_P(SavedTensorHooksLeaks, AGraphThatIsDroppedTakesItsPackedTensorsAlong) {
     const at::Tensor x = leaf();
     at::Tensor y;
     {
-      const SavedTensorHooks scope(identity(counts));
+      const CountingHooks scope(counts);
       y = GetParam().second(x);
     }
     graph.add(y);
@@ -256,7 +254,7 @@ TEST_P(SavedTensorHooksLeaks, AGraphThatIsDroppedTakesItsPackedTensorsAlong) {
 TEST_P(SavedTensorHooksLeaks, BackwardFreesThePackedTensorsUnlessTheGraphIsRetained) {
   HookCounts counts;
   const at::Tensor x = leaf();
-  const SavedTensorHooks scope(identity(counts));
+  const CountingHooks scope(counts);
   const at::Tensor y = GetParam().second(x);
   const int packed = counts.alive;
   y.sum().backward({}, /*retain_graph=*/true);
@@ -283,7 +281,7 @@ TEST_F(SavedTensorHooksTest, SaveOnCpuLeavesTensorsWhereTheyAreOnTheHost) {
 }
 
 TEST_F(SavedTensorHooksTest, SaveOnCpuIsAScopeLikeAnyOther) {
-  const SavedTensorHooks scope(identity(counts_));
+  const CountingHooks scope(counts_);
   {
     const SaveOnCpu offload;
     network(x_, w_);
@@ -294,7 +292,7 @@ TEST_F(SavedTensorHooksTest, SaveOnCpuIsAScopeLikeAnyOther) {
 }
 
 TEST_F(SavedTensorHooksTest, FunctorchsBanOnHooksIsRespected) {
-  const SavedTensorHooks scope(identity(counts_));
+  const CountingHooks scope(counts_);
   at::SavedTensorDefaultHooks::disable("not here");
   const at::Tensor y = x_.sin();
   at::SavedTensorDefaultHooks::enable();

@@ -26,14 +26,16 @@ std::atomic<long> unpacks{0};
 std::atomic<long> alive{0};
 std::atomic<bool> refuse{false};
 
-class Counted final : public reprise::PackedTensor {
+class Counted final {
  public:
   explicit Counted(at::Tensor tensor) : tensor_(std::move(tensor)) {
     ++packs;
     ++alive;
   }
-  ~Counted() override { --alive; }
-  at::Tensor unpack() override {
+  ~Counted() { --alive; }
+  Counted(const Counted&) = delete;
+  Counted& operator=(const Counted&) = delete;
+  at::Tensor unpack() {
     ++unpacks;
     if (refuse) throw std::out_of_range("unpack was told to refuse");
     return tensor_;
@@ -61,10 +63,12 @@ std::vector<at::Tensor> gradients(const at::Tensor& x, const at::Tensor& w, Laye
 extern "C" {
 
 void* hooks_open(bool copying) {
-  return new Scope(std::in_place_type<reprise::SavedTensorHooks>,
-                   [copying](const at::Tensor& tensor) {
-                     return std::make_unique<Counted>(copying ? tensor.clone() : tensor);
-                   });
+  return new Scope(
+      std::in_place_type<reprise::SavedTensorHooks>,
+      [copying](const at::Tensor& tensor) {
+        return std::make_unique<Counted>(copying ? tensor.clone() : tensor);
+      },
+      [](const std::unique_ptr<Counted>& counted) { return counted->unpack(); });
 }
 void* hooks_open_none() { return new Scope(std::in_place_type<reprise::NoSavedTensorHooks>); }
 void hooks_close(void* scope) { delete static_cast<Scope*>(scope); }

@@ -1,7 +1,7 @@
 // What the tests of chains share: chains by hand and at random, and all schedules of a kind.
 #pragma once
 
-#include <reprise/plan.h>
+#include <reprise/planners.h>
 
 #include <cstdint>
 #include <functional>

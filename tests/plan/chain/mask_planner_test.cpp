@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 #include <reprise/error.h>
-#include <reprise/plan.h>
+#include <reprise/planners.h>
 
 #include <algorithm>
 #include <cmath>

@@ -33,7 +33,7 @@ TEST(NestedSchedule, ShowsWhatRunsAgain) {
   EXPECT_EQ(text_of(planners::keep_all(chain), 5), "0 1 2 3 4");
   EXPECT_EQ(text_of(planners::every_stage(chain), 5), "(0) (1) (2) (3) 4");
   EXPECT_EQ(text_of(planners::uniform(chain, 2), 5), "(0 1) 2 3 4");
-  EXPECT_EQ(text_of(planners::revolve_checkpoints(chain, 1), 5), "((((0) 1) 2) 3) 4");
+  EXPECT_EQ(text_of(plan::revolve_checkpoints(chain, 1), 5), "((((0) 1) 2) 3) 4");
 }
 
 TEST(NestedSchedule, ReadsWhatPlannersMake) {
@@ -46,7 +46,7 @@ TEST(NestedSchedule, ReadsWhatPlannersMake) {
     const Schedule schedule =
         rotor.plan(least + Bytes(*rc::gen::inRange<std::int64_t>(0, (plain - least).count + 1)));
     nests_of(schedule, stages);
-    nests_of(planners::revolve_checkpoints(chain, *rc::gen::inRange(1, 20)), stages);
+    nests_of(plan::revolve_checkpoints(chain, *rc::gen::inRange(1, 20)), stages);
   }));
 }
 

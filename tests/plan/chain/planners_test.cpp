@@ -1,7 +1,7 @@
 // Planners against hand-made figures, the closed form of revolve, and every persistent schedule.
 #include <gmock/gmock.h>
 #include <rapidcheck.h>
-#include <reprise/plan.h>
+#include <reprise/planners.h>
 
 #include <cmath>
 #include <limits>
@@ -125,18 +125,18 @@ TEST(Planners, RefuseChainsThatAreNone) {
 }
 
 TEST(Revolve, ItsScheduleTakesWhatTheClosedFormSays) {
-  EXPECT_EQ(planners::revolve_advances(100, 10), 222);
-  EXPECT_EQ(planners::revolve_advances(1000, 10), 3636);
-  EXPECT_EQ(planners::revolve_advances(7, 1), 21);
-  EXPECT_EQ(planners::revolve_advances(1, 5), 0);
+  EXPECT_EQ(plan::revolve_advances(100, 10), 222);
+  EXPECT_EQ(plan::revolve_advances(1000, 10), 3636);
+  EXPECT_EQ(plan::revolve_advances(7, 1), 21);
+  EXPECT_EQ(plan::revolve_advances(1, 5), 0);
   for (const std::int64_t stages : {1, 2, 3, 10, 57, 200, 1000}) {
     const Chain chain = uniform_chain(stages);
     for (const std::int64_t checkpoints : {1, 2, 3, 5, 10, 31, 1000}) {
       if (stages == 1000 && checkpoints == 1) continue;  // half a million steps
-      const Schedule schedule = planners::revolve_checkpoints(chain, checkpoints);
+      const Schedule schedule = plan::revolve_checkpoints(chain, checkpoints);
       const ScheduleCost cost = check(chain, schedule);
       // Every stage is run kept once besides.
-      EXPECT_EQ(cost.forwards, planners::revolve_advances(stages, checkpoints) + stages)
+      EXPECT_EQ(cost.forwards, plan::revolve_advances(stages, checkpoints) + stages)
           << stages << " stages, " << checkpoints << " checkpoints";
       // The last slot is the chain's input, which is not counted; the chain's output is.
       const std::int64_t waiting = std::min(checkpoints, stages) - 1;
@@ -157,17 +157,16 @@ TEST(Revolve, IsTheLeastThatAnyOrderTakes) {
       for (int j = 1; j < l; ++j) {
         least[l][c] = std::min(least[l][c], j + least[l - j][c - 1] + least[j][c]);
       }
-      EXPECT_EQ(planners::revolve_advances(l, c), least[l][c]) << l << ", " << c;
+      EXPECT_EQ(plan::revolve_advances(l, c), least[l][c]) << l << ", " << c;
     }
   }
 }
 
 TEST(Revolve, RefusesWhatCannotBe) {
-  EXPECT_THAT(refusal_of([] { planners::revolve_advances(0, 1); }),
-              HasSubstr("must be at least 1"));
-  EXPECT_THAT(refusal_of([] { planners::revolve_checkpoints(uniform_chain(3), 0); }),
+  EXPECT_THAT(refusal_of([] { plan::revolve_advances(0, 1); }), HasSubstr("must be at least 1"));
+  EXPECT_THAT(refusal_of([] { plan::revolve_checkpoints(uniform_chain(3), 0); }),
               HasSubstr("3 stages with 0 checkpoints"));
-  EXPECT_THAT(refusal_of([] { planners::revolve_advances(1'000'001, 5); }),
+  EXPECT_THAT(refusal_of([] { plan::revolve_advances(1'000'001, 5); }),
               HasSubstr("takes up to 1000000"));
 }
 
@@ -185,7 +184,7 @@ TEST(Rotor, IsRevolveWhereOneStageAtATimeCanBeKept) {
     for (std::int64_t checkpoints = 1; checkpoints <= stages; ++checkpoints) {
       const Schedule schedule = planners::rotor(chain, Bytes(500 + checkpoints));
       EXPECT_EQ(check(chain, schedule).forwards,
-                stages + planners::revolve_advances(stages, checkpoints))
+                stages + plan::revolve_advances(stages, checkpoints))
           << stages << " stages, " << checkpoints << " checkpoints";
     }
   }
@@ -269,7 +268,7 @@ TEST(Rotor, IsNeverSlowerThanSegmentsOrRevolveInAsManyBytes) {
       RC_ASSERT(ours.time <= other.time);
     };
     for (std::int64_t k = 1; k <= stages; ++k) compare(planners::uniform(chain, k));
-    for (std::int64_t c = 1; c <= stages; ++c) compare(planners::revolve_checkpoints(chain, c));
+    for (std::int64_t c = 1; c <= stages; ++c) compare(plan::revolve_checkpoints(chain, c));
   }));
 }
 

@@ -1,5 +1,5 @@
 // What a schedule costs, and which are none.
-#include "reprise/schedule.h"
+#include "reprise/chain.h"
 
 #include <gmock/gmock.h>
 

@@ -3,7 +3,7 @@
 #include "plan/step/ilp.h"
 
 #include <gmock/gmock.h>
-#include <reprise/step_plan.h>
+#include <reprise/planners.h>
 
 #include "plan/step/hindsight.h"
 #include "plan/step/mixed_integer.h"

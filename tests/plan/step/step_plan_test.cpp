@@ -1,5 +1,5 @@
 // The public face of plans for steps: what is refused, and what a plan says.
-#include "reprise/step_plan.h"
+#include "reprise/planners.h"
 
 #include <gmock/gmock.h>
 

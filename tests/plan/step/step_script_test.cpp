@@ -1,7 +1,7 @@
 // Plans as running steps follow them, and as files.
 #include <gmock/gmock.h>
+#include <reprise/budget.h>
 #include <reprise/error.h>
-#include <reprise/learned_plan.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -213,18 +213,22 @@ TEST(StepRecord, WhatIsFixedLaterTakesItsBytesFromThenOn) {
   EXPECT_EQ(graph_of(record, 12).graph.fixed_bytes(2), 12) << "it has run in so much";
 }
 
+using Access = detail::LearnedPlanAccess;
+
 LearnedPlan example() {
   const StepRecord record = random_record(3, 40);
   const Planned plan = planned(record, plain_peak(record) * 7 / 10);
   EXPECT_TRUE(plan.found.plan);
-  return {{.limit = Bytes(12345), .slowdown = 1.25, .bound = 1.125},
-          std::make_shared<StepScript>(plan.script)};
+  return Access::plan_of({.limit = Bytes(12345),
+                          .slowdown = 1.25,
+                          .bound = 1.125,
+                          .script = std::make_shared<StepScript>(plan.script)});
 }
 
 TEST(LearnedPlan, IsReadAsItWasWritten) {
   const LearnedPlan plan = example();
   const LearnedPlan back = LearnedPlan::parse(plan.json(), "plan.json");
-  EXPECT_EQ(*back.script(), *plan.script());
+  EXPECT_EQ(*Access::script_of(back), *Access::script_of(plan));
   EXPECT_EQ(back.step(), plan.step());
   EXPECT_EQ(back.operators(), 40);
   EXPECT_EQ(back.figures().limit, Bytes(12345));
@@ -256,7 +260,7 @@ TEST(LearnedPlan, FilesTakeTheirPlaceAsAWhole) {
   const std::filesystem::path file = folder / "plan.json";
   const LearnedPlan plan = example();
   plan.write(file);
-  EXPECT_EQ(*LearnedPlan::read(file).script(), *plan.script());
+  EXPECT_EQ(*Access::script_of(LearnedPlan::read(file)), *Access::script_of(plan));
   std::filesystem::remove(file);
   EXPECT_THAT(refusal_of([&] { LearnedPlan::read(file); }), HasSubstr("cannot read the plan"));
   EXPECT_THAT(refusal_of<Error>([&] { plan.write(file / "no" / "folder"); }),

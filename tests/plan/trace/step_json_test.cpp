@@ -3,8 +3,8 @@
 
 #include <gmock/gmock.h>
 #include <rapidcheck.h>
-#include <reprise/simulate.h>
-#include <reprise/step_plan.h>
+#include <reprise/planners.h>
+#include <reprise/step_trace.h>
 
 #include <fstream>
 

@@ -1,6 +1,6 @@
 // A managed step behind a C interface, for tests in a Python process: PyTorch's own database of
 // operators with their arguments is there.
-#include <reprise/memory_budget.h>
+#include <reprise/budget.h>
 
 #include <cstdint>
 #include <exception>

@@ -1,7 +1,6 @@
-// Learned plans as JSON, by the same reader as schedules.
-#include <reprise/error.h>
-#include <reprise/learned_plan.h>
+#include "plan/step/planned_step.h"
 
+#include <reprise/error.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,14 +14,9 @@
 
 #include "plan/io/json_tree.h"
 #include "plan/io/text_file.h"
-#include "plan/step/step_script.h"
 
-namespace reprise {
+namespace reprise::plan {
 namespace {
-
-using plan::JsonTree;
-using plan::StepScript;
-using plan::ValueNumber;
 
 constexpr std::string_view kPlanFormat = "reprise learned plan";
 constexpr std::int64_t kPlanVersion = 1;
@@ -49,11 +43,12 @@ std::uint64_t hash_in(const JsonTree& tree) {
   return bits;
 }
 
-std::uint64_t checksum(const StepScript& script, const LearnedPlan::Figures& figures) {
-  plan::PrefixHash hash;
-  hash.add(static_cast<std::uint64_t>(figures.limit.count));
-  hash.add(std::bit_cast<std::uint64_t>(figures.slowdown));
-  hash.add(std::bit_cast<std::uint64_t>(figures.bound));
+std::uint64_t checksum(const PlannedStep& step) {
+  const StepScript& script = *step.script;
+  PrefixHash hash;
+  hash.add(static_cast<std::uint64_t>(step.limit.count));
+  hash.add(std::bit_cast<std::uint64_t>(step.slowdown));
+  hash.add(std::bit_cast<std::uint64_t>(step.bound));
   for (const std::uint64_t prefix : script.prefixes) hash.add(prefix);
   for (const std::uint32_t begin : script.begins) hash.add(begin);
   for (const StepScript::Action& action : script.actions) {
@@ -110,22 +105,16 @@ std::string listed(std::span<const StepScript::Action> actions) {
 
 }  // namespace
 
-LearnedPlan::LearnedPlan(Figures figures, std::shared_ptr<const plan::StepScript> script)
-    : figures_(figures), script_(std::move(script)) {}
-
-std::uint64_t LearnedPlan::step() const { return script_->hash(); }
-
-std::int64_t LearnedPlan::operators() const { return static_cast<std::int64_t>(script_->calls()); }
-
-LearnedPlan LearnedPlan::parse(std::string_view json, const std::string& origin) {
+PlannedStep parse_planned_step(std::string_view json, const std::string& origin) {
   const JsonTree tree = JsonTree::parse(json, origin);
   tree.allow(
       {"format", "version", "step", "limit_bytes", "slowdown", "bound", "operators", "checksum"});
-  plan::expect_format(tree, kPlanFormat, kPlanVersion);
-  const Figures figures{.limit = Bytes(tree.at("limit_bytes").whole(1)),
-                        .slowdown = tree.at("slowdown").number(1, kMostTimes),
-                        .bound = tree.at("bound").number(1, kMostTimes)};
+  expect_format(tree, kPlanFormat, kPlanVersion);
   auto script = std::make_shared<StepScript>();
+  const PlannedStep step{.limit = Bytes(tree.at("limit_bytes").whole(1)),
+                         .slowdown = tree.at("slowdown").number(1, kMostTimes),
+                         .bound = tree.at("bound").number(1, kMostTimes),
+                         .script = script};
   for (const JsonTree& each : tree.at("operators").items()) add_call(each, *script);
   if (script->prefixes.empty()) tree.at("operators").refuse("is empty; a step has operators");
   script->note_named();
@@ -133,32 +122,30 @@ LearnedPlan LearnedPlan::parse(std::string_view json, const std::string& origin)
     tree.at("step").refuse("is " + tree.at("step").text() + ", and its operators' hash is " +
                            hex(script->hash()) + ": the plan was changed; make it again");
   }
-  if (hash_in(tree.at("checksum")) != checksum(*script, figures)) {
+  if (hash_in(tree.at("checksum")) != checksum(step)) {
     tree.at("checksum")
         .refuse("is " + tree.at("checksum").text() + ", and that of the text is " +
-                hex(checksum(*script, figures)) + ": the plan was changed; make it again");
+                hex(checksum(step)) + ": the plan was changed; make it again");
   }
-  return {figures, std::move(script)};
+  return step;
 }
 
-LearnedPlan LearnedPlan::read(const std::filesystem::path& file) {
-  return parse(plan::read_text_file(file, "the plan", JsonTree::kMostText), file.string());
+PlannedStep read_planned_step(const std::filesystem::path& file) {
+  return parse_planned_step(read_text_file(file, "the plan", JsonTree::kMostText), file.string());
 }
 
-std::string LearnedPlan::json() const {
-  nlohmann::ordered_json whole = {{"format", kPlanFormat},
-                                  {"version", kPlanVersion},
-                                  {"step", hex(step())},
-                                  {"limit_bytes", figures_.limit.count},
-                                  {"slowdown", figures_.slowdown},
-                                  {"bound", figures_.bound},
-                                  {"checksum", hex(checksum(*script_, figures_))}};
+std::string json_of(const PlannedStep& step) {
+  const StepScript& script = *step.script;
+  nlohmann::ordered_json whole = {
+      {"format", kPlanFormat},           {"version", kPlanVersion},   {"step", hex(script.hash())},
+      {"limit_bytes", step.limit.count}, {"slowdown", step.slowdown}, {"bound", step.bound},
+      {"checksum", hex(checksum(step))}};
   auto list = nlohmann::ordered_json::array();
-  for (std::size_t call = 0; call < script_->calls(); ++call) {
-    auto each = nlohmann::ordered_json::array({hex(script_->prefixes[call])});
-    if (!script_->before(call).empty() || !script_->after(call).empty()) {
-      each.push_back(listed(script_->before(call)));
-      each.push_back(listed(script_->after(call)));
+  for (std::size_t call = 0; call < script.calls(); ++call) {
+    auto each = nlohmann::ordered_json::array({hex(script.prefixes[call])});
+    if (!script.before(call).empty() || !script.after(call).empty()) {
+      each.push_back(listed(script.before(call)));
+      each.push_back(listed(script.after(call)));
     }
     list.push_back(std::move(each));
   }
@@ -166,11 +153,11 @@ std::string LearnedPlan::json() const {
   return whole.dump() + "\n";
 }
 
-void LearnedPlan::write(const std::filesystem::path& file) const {
+void write_planned_step(const PlannedStep& step, const std::filesystem::path& file) {
   std::filesystem::path part = file;
   part += ".part" + std::to_string(getpid());
   std::ofstream stream(part, std::ios::binary | std::ios::trunc);
-  stream << json();
+  stream << json_of(step);
   stream.close();
   std::error_code error;
   if (stream) std::filesystem::rename(part, file, error);
@@ -181,4 +168,4 @@ void LearnedPlan::write(const std::filesystem::path& file) const {
               (error ? error.message() : "its folder is not there, or full"));
 }
 
-}  // namespace reprise
+}  // namespace reprise::plan

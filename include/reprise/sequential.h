@@ -8,10 +8,10 @@
 // segments are kept. The last is not checkpointed, since backward needs it first. With about
 // sqrt(n) segments the activations kept are O(sqrt(n)) (Chen et al., arXiv:1604.06174, section 4).
 //
-//   auto chain = reprise::profile_chain(model, x);            // reprise/profile_chain.h
+//   auto chain = reprise::profile_chain(model, x);            // reprise/sequential.h
 //   auto y = reprise::checkpoint_sequential(model, reprise::planners::rotor(chain, budget), x);
 //
-// A schedule (reprise/schedule.h) is run by regions inside regions: what runs again, and in that
+// A schedule (reprise/chain.h) is run by regions inside regions: what runs again, and in that
 // what runs again once more. Any schedule that reprise's planners make will do.
 //
 //   auto y = reprise::checkpoint_sequential(model, reprise::MB(400), x);
@@ -22,7 +22,7 @@
 // and the result, which counts throughout as the caller mostly holds it.
 // Only the first use may take more, where one layer alone, kept and beside its input and output,
 // does. Several threads measure one after another; what others allocate meanwhile is counted as the
-// model's (reprise/profile_chain.h), so let first uses be alone. Inputs without memory, as in an
+// model's (reprise/sequential.h), so let first uses be alone. Inputs without memory, as in an
 // estimate (reprise/estimate.h), have nothing to measure: UsageError.
 //
 // Layers that take and return several tensors, each a tuple, a vector or another type with
@@ -46,8 +46,9 @@
 
 #include <ATen/core/Tensor.h>
 #include <reprise/bytes.h>
+#include <reprise/chain.h>
 #include <reprise/checkpoint.h>
-#include <reprise/schedule.h>
+#include <reprise/detail/layers.h>
 #include <reprise/store.h>
 
 #include <concepts>
@@ -61,7 +62,17 @@
 
 namespace reprise {
 
-using TensorFunction = std::function<at::Tensor(const at::Tensor&)>;
+struct ProfileOptions {
+  std::int64_t repetitions = 5;
+};
+
+namespace detail {
+// Throws as checkpoint_sequential() does.
+void check_segments(std::size_t functions, std::int64_t segments);
+at::Tensor checkpoint_within(const Layers& layers, Bytes budget, at::Tensor input,
+                             const CheckpointOptions& options);
+Chain profile(const Layers& layers, const at::Tensor& sample, const ProfileOptions& options);
+}  // namespace detail
 
 at::Tensor checkpoint_sequential(const std::vector<TensorFunction>& functions,
                                  std::int64_t segments, at::Tensor input,
@@ -72,98 +83,6 @@ at::Tensor checkpoint_sequential(const std::vector<TensorFunction>& functions,
                                  const Schedule& schedule, at::Tensor input,
                                  const CheckpointOptions& options = detail::default_options(),
                                  std::shared_ptr<Store> store = nullptr);
-
-namespace detail {
-
-// Throws as checkpoint_sequential() does.
-void check_segments(std::size_t functions, std::int64_t segments);
-
-template <class Value>
-concept IsSeveralTensors =
-    !std::same_as<Value, at::Tensor> && holds_tensors<Value> && std::copyable<Value>;
-
-template <class Module>
-TensorFunction tensor_function(const Module& module) {
-  // The copies refer to the same module.
-  return [module = Module(module)](const at::Tensor& input) mutable -> at::Tensor {
-    return call_plain(module, input);
-  };
-}
-
-// A chain of modules with what profiling it must know, and leave as it was.
-struct Layers {
-  std::vector<TensorFunction> functions;
-  std::vector<std::string> names;
-  std::vector<at::Tensor> parameters;
-  std::vector<at::Tensor> buffers;
-  // The modules themselves, and whether each, and each within, is being trained: two calls with the
-  // same ones are of the same chain.
-  std::vector<std::shared_ptr<const void>> modules;
-  std::vector<bool> trains;
-
-  template <class Module>
-  void add(const Module& module) {
-    functions.push_back(tensor_function(module));
-    const auto& pointer = module.ptr();
-    names.push_back(pointer->name());
-    for (const at::Tensor& parameter : pointer->parameters()) parameters.push_back(parameter);
-    for (const at::Tensor& buffer : pointer->buffers()) buffers.push_back(buffer);
-    modules.push_back(pointer);
-    for (const auto& each : pointer->modules()) trains.push_back(each->is_training());
-  }
-};
-
-// torch::nn::Sequential (a holder of a range of AnyModule).
-template <class Model>
-concept IsSequential = requires(const Model& model) {
-  model->begin();
-  model->end();
-};
-
-template <class Model>
-concept IsModuleList = !std::same_as<Model, std::vector<TensorFunction>> &&
-                       requires(Model model) { model.begin()->ptr(); };
-
-template <class Model>
-concept IsLayers = IsSequential<Model> || IsModuleList<Model>;
-
-template <class Model, class F>
-void each_layer(const Model& model, F&& f) {
-  if constexpr (IsSequential<Model>) {
-    for (const auto& module : *model) f(module);
-  } else {
-    for (const auto& module : model) f(module);
-  }
-}
-
-// Of a module's holder, or of an AnyModule.
-template <class Value, class Module>
-std::function<Value(const Value&)> function_of(Module module) {
-  if constexpr (requires(const Value& values) { module.template forward<Value>(values); }) {
-    return [module](const Value& values) mutable { return module.template forward<Value>(values); };
-  } else {
-    return [module](const Value& values) mutable -> Value { return module->forward(values); };
-  }
-}
-
-template <class Model>
-std::vector<TensorFunction> functions_of(const Model& model) {
-  std::vector<TensorFunction> functions;
-  each_layer(model, [&](const auto& module) { functions.push_back(tensor_function(module)); });
-  return functions;
-}
-
-template <class Model>
-Layers layers_of(const Model& model) {
-  Layers layers;
-  each_layer(model, [&](const auto& module) { layers.add(module); });
-  return layers;
-}
-
-at::Tensor checkpoint_within(const Layers& layers, Bytes budget, at::Tensor input,
-                             const CheckpointOptions& options);
-
-}  // namespace detail
 
 template <detail::IsSeveralTensors Value>
 Value checkpoint_sequential(const std::vector<std::function<Value(const Value&)>>& functions,
@@ -217,6 +136,42 @@ template <detail::IsLayers Model>
 at::Tensor checkpoint_sequential(const Model& model, Bytes budget, at::Tensor input,
                                  const CheckpointOptions& options = detail::default_options()) {
   return detail::checkpoint_within(detail::layers_of(model), budget, std::move(input), options);
+}
+
+// profile_chain(): measures what each layer of a model takes and leaves, as a chain that planners
+// (reprise/planners.h) work on.
+//
+//   torch::nn::Sequential model(...);
+//   reprise::Chain chain = reprise::profile_chain(model, sample);
+//   auto schedule = reprise::planners::rotor(chain, reprise::MB(400));
+//
+// Each layer is run by itself on what the ones before it made of `sample`: as a region, kept, and
+// backward, `repetitions` times after one that is not counted. Seconds are medians, bytes those of
+// the meter (reprise/memory.h). At no time is more than one layer kept, so a model can be profiled
+// where its plain step does not fit. Layers whose result lies on the memory of their input
+// (in-place activations, views), or that write to it, become one stage with the layer before: they
+// cannot be told apart in memory, nor the one run again without the other.
+//
+// The model is left as it was: gradients, buffers (running statistics), random generators; hooks on
+// its parameters are not called. Layers that keep other state, or are not deterministic in their
+// memory, are measured as they come.
+//
+// Errors: UsageError if there is no layer, repetitions is below 1, or a layer writes to the sample;
+// what a layer throws passes through. The meter counts all threads: while one profiles, others
+// should not allocate.
+
+// Functions, and the tensors that they hold: `parameters`, whose gradients backward makes, and
+// `buffers`, which are put back afterwards.
+Chain profile_chain(const std::vector<TensorFunction>& functions, const at::Tensor& sample,
+                    const std::vector<at::Tensor>& parameters = {},
+                    const std::vector<at::Tensor>& buffers = {},
+                    const ProfileOptions& options = {});
+
+// torch::nn::Sequential or a list of modules, whose class names are the stages' names.
+template <detail::IsLayers Model>
+Chain profile_chain(const Model& model, const at::Tensor& sample,
+                    const ProfileOptions& options = {}) {
+  return detail::profile(detail::layers_of(model), sample, options);
 }
 
 }  // namespace reprise

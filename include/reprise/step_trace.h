@@ -26,12 +26,9 @@
 
 namespace reprise {
 
-class StepTrace;
-namespace plan {
-struct Trace;
-const Trace& trace_of(const StepTrace& trace);
-StepTrace step_trace(Trace trace);
-}  // namespace plan
+namespace detail {
+struct StepTraceAccess;
+}
 
 // Which value goes first when bytes are needed: the one with the lowest score. Cost is the seconds
 // that making it again takes, staleness the seconds since it was last used.
@@ -105,8 +102,7 @@ class StepTrace {
   Bytes constants() const;  // parameters and inputs, which never go
 
  private:
-  friend const plan::Trace& plan::trace_of(const StepTrace& trace);
-  friend StepTrace plan::step_trace(plan::Trace trace);
+  friend struct detail::StepTraceAccess;
   struct Contents;
   explicit StepTrace(std::shared_ptr<const Contents> contents) : contents_(std::move(contents)) {}
 

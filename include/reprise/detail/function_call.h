@@ -1,44 +1,17 @@
-// Custom autograd functions inside selective regions.
-//
-// Policies (selective.h) see operators, and a torch::autograd::Function of one's own is none: they
-// see what its forward() calls, one by one. Called through reprise::apply it is a unit that they
-// can name:
-//
-//   at::Tensor y = reprise::apply<FusedNorm>(x, weight);          // instead of FusedNorm::apply
-//   auto policy = reprise::save_matmuls() |
-//                 reprise::OperatorPolicy{reprise::function_name<FusedNorm>()};
-//
-// In a selective region that keeps it, its results and what it saved for backward are kept, and the
-// recomputation does not run it; else it is run again as a whole. What it draws from random
-// generators is replayed either way. One that writes to memory it did not make (its arguments, a
-// running statistic) is run again although the policy says kPreferSave, and refused with a
-// UsageError for kMustSave. kPreferCpuOffload keeps it in memory.
-//
-// In a step of a MemoryBudget on the CPU the call can be dropped and run again as a whole, as an
-// operator's: results that forward() fills through pointers need no operator that has made them.
-// Its tensor arguments have their bytes, and keep them, until it returns. What it reads must be its
-// arguments or made by it. It is not run again (such results then stay to the end of their lives)
-// where it writes to an argument or reads another tensor through an operator; where an argument is
-// neither a tensor, a number, an enumerator, a string, a c10::Scalar or c10::Device nor made of
-// such (std::vector, optional, array, pair, tuple, c10::ArrayRef); or where it draws from another
-// generator than the CPU's default one. What it saves for backward besides arguments and results
-// comes back by the operators that made it, or stays.
-//
-// Elsewhere reprise::apply<FusedNorm> is FusedNorm::apply.
+// A call of a custom autograd function with its arguments, packed so that compiled code can run it
+// again: the part of reprise::apply() that must be a template. Not for direct use.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 #include <c10/core/Scalar.h>
-#include <c10/util/ArrayRef.h>
-#include <c10/util/Type.h>
 #include <reprise/detail/region_call.h>
-#include <reprise/visit_tensors.h>
+#include <reprise/detail/visit_tensors.h>
 
 #include <array>
 #include <functional>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -136,42 +109,5 @@ struct FunctionCall {
 void call_function(FunctionCall& call);
 
 }  // namespace detail
-
-// The name by which policies know it: "autograd::my::FusedNorm", with all its namespaces. A policy
-// may also give its end, "autograd::FusedNorm".
-template <class Function>
-const std::string& function_name() {
-  static const std::string name = std::string("autograd::") + c10::demangle_type<Function>();
-  return name;
-}
-
-// Function::apply(args...). The result is a tensor or a vector of tensors.
-template <class Function, class... Args>
-auto apply(Args&&... args) {
-  using Result = std::decay_t<decltype(Function::apply(std::forward<Args>(args)...))>;
-  static_assert(
-      std::is_same_v<Result, at::Tensor> || std::is_same_v<Result, std::vector<at::Tensor>>,
-      "reprise::apply: Function::forward must return a tensor or a vector of tensors");
-  Result result;
-  detail::FunctionCall call{
-      function_name<Function>(), [&] { result = Function::apply(std::forward<Args>(args)...); },
-      [&] {
-        std::vector<at::Tensor> tensors;
-        visit_tensors(result, [&](at::Tensor& tensor) { tensors.push_back(tensor); });
-        return tensors;
-      },
-      [&](std::vector<at::Tensor> tensors) {
-        if constexpr (std::is_same_v<Result, at::Tensor>) {
-          result = std::move(tensors.at(0));
-        } else {
-          result = std::move(tensors);
-        }
-      },
-      [&](std::vector<at::Tensor>& tensors) {
-        return detail::keep_function<Function>(tensors, args...);
-      }};
-  detail::call_function(call);
-  return result;
-}
 
 }  // namespace reprise

@@ -11,7 +11,7 @@
 //
 // The method, with the numbers of the sections of the proposal that it comes from ("Gradient-Aware
 // Proactive Activation Checkpointing for Large-Scale Neural Network Training"):
-//   2.2  influence of layer l in step t    s = || d * a ||_2          (reprise/influence.h)
+//   2.2  influence of layer l in step t    s = || d * a ||_2          (pgac.h)
 //        its moving average                m_t = alpha m_{t-1} + (1 - alpha) s_t
 //   2.3  threshold                         tau_t = gamma_t Quantile_q(m_t of all layers)
 //   2.4  mask of the next step             c = 1, kept, where m_t >= tau_t, else 0
@@ -31,7 +31,7 @@
 // - **The first step** keeps all, or, where that would pass the budget, what is cheapest to keep.
 // - **The budget** is for what forward and backward of the model add to what is live before, as
 //   that of checkpoint_sequential(model, Bytes, x): the model is measured at its first run with
-//   inputs of a shape (reprise/profile_chain.h), scoring included, and the bytes of a mask are
+//   inputs of a shape (reprise/sequential.h), scoring included, and the bytes of a mask are
 //   arithmetic on that. While they are over the budget, the kept layer with the least rank goes. If
 //   that does not lead below the budget (a long run needs as much when it is run again as when it
 //   is kept), the mask that fits and discards the least sum of influence (or seconds, or their
@@ -42,9 +42,10 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <reprise/budget_extensions.h>
 #include <reprise/bytes.h>
 #include <reprise/chain.h>
-#include <reprise/checkpoint_sequential.h>
+#include <reprise/sequential.h>
 
 #include <chrono>
 #include <cstdint>
@@ -92,70 +93,30 @@ enum class PgacRanking : std::uint8_t {
   kRandom,
 };
 
-// The lossy tier: a layer below the threshold is not run again, but what it saves for backward is
-// kept in fewer bits (reprise/compressed_store.h, as ActNN, arXiv:2104.14129, and GACT,
-// arXiv:2206.11357, do it), which costs neither its seconds nor its bytes.
+// The lossy tier: what a layer below the threshold saves for backward is kept in 8 or 4 bits
+// instead of being recomputed (compressed_store(); as ActNN, arXiv:2104.14129, and GACT,
+// arXiv:2206.11357). Gradients are then not those of the plain step.
 //
 //   reprise::Pgac pgac({.lossy = reprise::LossyOptions{.gradient_error = 1e-2}});
 //
-// - **Routes.** Layers with m_t >= tau_t are kept as they are, those below in 8 bits, those below
-//   far * tau_t in 4. Values that are a mask or mostly zeros stay exact in every route.
-// - **What is promised.** A step is compressed only if all this holds; else it is exact:
-//   1. Eight audits (below) or more have measured what noise in each layer does.
-//   2. The step looks like three audited ones: the norms of the layers' parameters within 10 %, and
-//      of each layer's input the size, the root mean square (25 %), the mean, the mean and the
-//      largest absolute element (a factor of 2 by the root mean square). This is checked before a
-//      layer is compressed. A layer whose input shows a new regime is kept, and so are those after
-//      it; layers that ran before it stay compressed.
-//   3. The most that the error is expected to be is at most `gradient_error`.
-//   A step that looks like no other is exact however often such a step comes, until three of them
-//   were audited.
-// - **Error** is |g' - g| / |g| over the gradients of all parameters of the layers, g those of the
-//   exact step. Parameters before the first layer or after the last are not in it. Rounding at
-//   random, without bias, adds noise to what backward reads. With n_j the noise in what layer j
-//   saves (known from what it holds; relative squares), the most expected error is
-//     error^2 = R sum_j C_j n_j.
-//   C_j is the upper limit of what noise in layer j does, as audits find it, R that of what they
-//   measure of the whole step by what their own C_j come to: of the last 32 audits the worst, or 3
-//   + 11 / n standard deviations of the logarithms above the mean, whichever is more (a tolerance
-//   limit: 99 % of a log-normal distribution, with 95 % confidence). C_j grows with the largest
-//   (score of the layer)^2 / |g|^2 of the last 32 steps, since noise in gradients that cancel does
-//   not cancel. |g| is read in observe() from the parameters: call it before they are zeroed. A
-//   value that would bring more noise than was planned (10 % to spare) is kept exact.
-// - **Refused layers** are exact: those whose error is carried by fewer than 64 elements of a
-//   gradient in more than a quarter of the audits, whose C_j are further apart than a factor of e
-//   (one standard deviation), or above 10^4. Errors with such tails are bounded by no number of
-//   measurements.
-// - **Audits.** A step that is audited is exact in all its runs. Layers run as regions; in backward
-//   each is run once more and its gradients are made four times: with and without noise in its
-//   values, from the step's own gradient and from that which the lossy step would have had there.
-//   So the whole step's real error is measured, one layer after the other. An audit needs all
-//   layers' inputs, one layer's values twice and all parameters' gradients twice more, and takes
-//   about three times a step's seconds more. Audits are made in the first steps (but for the
-//   second, in which all layers are kept, to see which have hooks inside), then at steps drawn at
-//   random, `audit_every` apart in the mean once they pass, and where a step is unknown from its
-//   beginning, for one step in eight in the long run. An audit that measures more than
-//   `gradient_error` in routes that would have been run switches the tier off for good:
-//   PgacReport::lossy_off says why. So does a layer that cannot be audited: it has hooks on tensors
-//   inside, retains gradients there, its function holds a reentrant region, its gradients are
-//   sparse or complex, or the first layer writes to the model's input. An audit without finite
-//   gradients, or short of memory, tells nothing: the next one comes later, up to `audit_every`
-//   apart in the mean, and 16 such audits in a row switch the tier off too.
-// - **With which confidence.** None for one step by itself: what only backward shows (another loss,
-//   other targets) is not known when a step is compressed. PgacReport::gradient_error is made anew
-//   in observe(), with the step's own noise and gradients: where it is above the bound, leave out
-//   the optimizer's step if the bound must hold. Of many steps: audits at drawn steps are a sample
-//   of them, so after k of them without a failure, with 95 % confidence fewer than 3 / k of such
-//   steps pass the bound (1 - 0.05^(1/k)).
-// - **Budget.** Where the layers so routed need more than the budget, those of least rank take a
-//   route of fewer bits, as long as the error stays in its bound, and then the rest is as without
-//   the tier: the kept layer of least rank is run again. Where an audit does not fit in the budget,
-//   all steps are exact. The bytes come first: whether a step is exact is decided at its start, by
-//   the model's input and the parameters; a layer further on in a new regime, or a value with more
-//   noise than was planned, stays compressed, and the report says so (`is_known`,
-//   `gradient_error`).
-// - Hooks on parameters are called once, as without the tier. Layers must give the same result when
-//   they are run again, as for a region.
+// The error of a step is |g' - g| / |g| over the gradients of all parameters of the layers, with g
+// those of the exact step. Parameters before the first layer and after the last do not count.
+//
+// - A step is compressed only if at least eight audits measured what noise in each layer does, the
+//   step looks like three audited ones, and its most expected error is at most `gradient_error`.
+//   Otherwise it is exact. No single step has a guarantee: what only backward shows is not known
+//   when the step is compressed. PgacReport::gradient_error says afterwards what the error was.
+// - An audited step is exact in all its runs and takes about three steps' seconds more. It needs
+//   the inputs of all layers, one layer's values twice, and all parameters' gradients twice more.
+//   Where that does not fit in the budget, every step is exact.
+// - An audit above `gradient_error`, a layer that cannot be audited, and 16 audits in a row without
+//   finite gradients or memory switch the tier off for good. PgacReport::lossy_off says why.
+// - With a budget the bytes come first: a value with more noise than was planned stays compressed,
+//   and the report says so.
+// - observe() reads the gradients of the parameters: call it before they are zeroed. Layers must
+//   give the same result when they run again. Hooks on parameters are called once.
+//
+// docs/pgac.md ("The lossy tier") has the formulas, the margins, and what is refused.
 struct LossyOptions {
   // The most relative error of the step's gradients, |g' - g| / |g|; above 0. See above for what is
   // promised.
@@ -311,5 +272,129 @@ class Pgac {
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
+
+// Influence: how much the value of an activation has to do with the gradients that a step makes.
+//
+//   reprise::InfluenceMeter meter;
+//   h = block->forward(x);
+//   meter.watch(3, h);                       // in forward: the output of layer 3
+//   loss.backward();
+//   for (const auto& score : meter.take()) std::cout << score.layer << ' ' << score.value << '\n';
+//
+// The influence of an activation a with gradient d = dL/da is  s = || d * a ||_2,  the product
+// taken element by element: what L would change by, to first order, if each element of a were
+// scaled by itself. It is made in backward, when d has been made, from what is there anyway: a is
+// saved through autograd, as an operator's backward would save it, so that it is the same memory
+// that the next layer saves, and regions (reprise/checkpoint.h), stores (reprise/offload.h) and
+// budgets (reprise/budget.h) manage it. Where nothing else saves a, that memory is kept for
+// the score. The gradient itself is looked at and handed on: gradients are bitwise the same.
+//
+// PGAC (pgac.h) decides by these scores which layers are recomputed.
+
+struct InfluenceOptions {
+  // Of so many runs of 64 elements one, as if drawn, is looked at; 1: all. Beyond one the score is
+  // an estimate, whose error InfluenceScore::error says. Only on the CPU, for real gradients and
+  // activations of more than 1024 elements times the stride that lie in memory in the same order
+  // without gaps; of others every element is looked at.
+  std::int64_t stride = 1;
+};
+
+// || gradient * activation ||_2, computed now. Both of one shape, device and type: float, double,
+// half, bfloat16, or complex of the first two. Products are summed in blocks of single precision
+// (double precision where they or their squares would leave its range, and for double), blocks in
+// double precision, always in the same order; no memory of the activation's size is taken. On an
+// accelerator in single precision throughout (double for double), in pieces, of tensors that are
+// not contiguous by way of a copy; no accelerator was there to try it on. Throws UsageError for
+// anything else.
+double influence_of(const at::Tensor& gradient, const at::Tensor& activation);
+
+struct InfluenceScore {
+  std::int64_t layer = 0;
+  // The root of the sum of squares over all gradients that came since the last take(): of
+  // micro-batches whose gradients add up, or of several backward passes over one graph. An
+  // activation that is used several times has one gradient, the sum.
+  double value = 0;
+  // Of `value`, relative: the standard error of the estimate; 0 where every element was looked at.
+  double error = 0;
+  std::int64_t gradients = 0;  // that are in `value`
+  // That were left out, for their score was infinite or not a number (on an accelerator: all of the
+  // layer's, if one was).
+  std::int64_t not_finite = 0;
+  // That were left out because the activation was changed in place after watch(): what it was is
+  // not there any more. (Watch what the change made of it.)
+  std::int64_t changed = 0;
+  // That came in a further backward pass, when the activation had gone with the first, which kept
+  // no graph.
+  std::int64_t missed = 0;
+};
+
+// Scores the activations of a step. watch() may be called on any thread, and backward may run on
+// any; take() when no backward is under way. Moves; what was watched keeps its meter's memory
+// alive.
+class InfluenceMeter {
+ public:
+  // Throws UsageError for a stride below 1.
+  explicit InfluenceMeter(const InfluenceOptions& options = {});
+  ~InfluenceMeter();
+  InfluenceMeter(InfluenceMeter&&) noexcept;
+  InfluenceMeter& operator=(InfluenceMeter&&) noexcept;
+
+  // When the gradient of `activation` has been made, adds its influence to the score of `layer`
+  // (any number from 0). Nothing happens for a tensor without history (a leaf, or one that requires
+  // no gradient), of integers, sparse, or without memory, and for sparse gradients. In a region's
+  // function watch what it makes, not the arguments of the region. Throws UsageError for a layer
+  // below zero.
+  void watch(std::int64_t layer, const at::Tensor& activation) const;
+
+  // The scores since the last call, by layer, and begins anew; only of layers whose gradients came.
+  // On an accelerator nothing waits for the device: the scores are those that were there at the
+  // call before.
+  std::vector<InfluenceScore> take();
+  // Forgets the scores since the last take(), of a step that ended with an error, say.
+  void clear();
+
+ private:
+  struct Impl;
+  std::shared_ptr<Impl> impl_;
+};
+
+// PGAC for models without layers: a byte budget that drops sooner what has less influence on the
+// gradients.
+//
+//   reprise::MemoryBudget budget{reprise::GiB(8), {.heuristic = "h_dtr",
+//                                                  .weights = reprise::influence_weights()}};
+//
+// A value's score h (BudgetOptions::heuristic) becomes  h * w,  where
+//
+//   s  = || d * a ||_2        the influence of the value a with gradient d = dL/da
+//                             (pgac.h), made in backward
+//   m <- alpha m + (1 - alpha) s      the moving average over steps, from the first s on
+//   w  = max(m / mean of all m, smallest)
+//
+// as PGAC has it of layers (pgac.h), with an operator call in a layer's place. A call is
+// known again in the next steps by its kind (operator, shapes, whole numbers) and by how many of
+// that kind came before it in the step: a step of another form keeps the averages of the calls that
+// it has in common with others. Scores of several results of a call, and of several backward passes
+// of a step, add their squares. A call that has no average yet weighs 1, as the mean of those that
+// have; so does everything in a first step.
+//
+// A value is scored if its bytes are there when its gradient is; otherwise its average stays. So
+// what is always dropped before backward reaches it keeps the average that it had. Scoring takes
+// one pass over both tensors, no memory on the CPU, and leaves gradients bitwise what they are.
+
+struct InfluenceWeightsOptions {
+  // Of the moving average: 0 keeps the last score alone; below 1.
+  double alpha = 0.9;
+  // The least weight. With zero a value of no influence would go before any other, however dear it
+  // is to make again; this bounds what influence can outweigh.
+  double smallest = 1e-2;
+  // As InfluenceOptions::stride: of so many runs of 64 elements one is looked at.
+  std::int64_t stride = 1;
+};
+
+// For one budget or several. Calls that no step has made for 64 steps are forgotten. On an
+// accelerator scores are read one step late. Throws UsageError for alpha outside of [0, 1), for
+// `smallest` outside of [1e-6, 1], and for a stride below 1.
+std::shared_ptr<ValueWeights> influence_weights(const InfluenceWeightsOptions& options = {});
 
 }  // namespace reprise

@@ -1,6 +1,6 @@
 // The public face of the simulator.
 #include <reprise/error.h>
-#include <reprise/simulate.h>
+#include <reprise/step_trace.h>
 
 #include <algorithm>
 #include <utility>
@@ -8,6 +8,7 @@
 #include "plan/io/text_file.h"
 #include "plan/simulate/simulator.h"
 #include "plan/trace/step_json.h"
+#include "plan/trace/step_trace_access.h"
 
 namespace reprise {
 
@@ -42,9 +43,11 @@ struct StepTrace::Contents {
   plan::TraceNeed need;
 };
 
-const plan::Trace& plan::trace_of(const StepTrace& trace) { return trace.contents_->trace; }
+const plan::Trace& detail::StepTraceAccess::trace_of(const StepTrace& trace) {
+  return trace.contents_->trace;
+}
 
-StepTrace plan::step_trace(Trace trace) {
+StepTrace detail::StepTraceAccess::step_trace(plan::Trace trace) {
   return StepTrace(std::make_shared<StepTrace::Contents>(std::move(trace)));
 }
 
