@@ -29,8 +29,6 @@ void add_simulate(CLI::App& program, Chosen& chosen);
 void add_estimate(CLI::App& program, Chosen& chosen);
 void add_advise(CLI::App& program, Chosen& chosen);
 void add_calibrate(CLI::App& program, Chosen& chosen);
-// `command_line`: as it was given, for the record.
-void add_experiment(CLI::App& program, Chosen& chosen, const std::string& command_line);
 void add_info(CLI::App& program, Chosen& chosen);
 
 // Runs what was chosen; an error becomes one line on stderr, "WHERE: what, and how to mend it", and
