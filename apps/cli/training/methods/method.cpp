@@ -2,11 +2,11 @@
 
 #include <fmt/format.h>
 #include <reprise/checkpoint.h>
-#include <reprise/checkpoint_sequential.h>
+#include <reprise/sequential.h>
 #include <reprise/error.h>
-#include <reprise/influence_weights.h>
+#include <reprise/experimental/pgac.h>
 #include <reprise/memory.h>
-#include <reprise/memory_budget.h>
+#include <reprise/budget.h>
 #include <torch/nn/pimpl.h>
 
 #include <algorithm>

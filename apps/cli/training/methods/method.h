@@ -18,7 +18,7 @@
 #pragma once
 
 #include <reprise/bytes.h>
-#include <reprise/pgac.h>
+#include <reprise/experimental/pgac.h>
 
 #include <cstdint>
 #include <memory>

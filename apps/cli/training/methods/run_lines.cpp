@@ -2,7 +2,7 @@
 
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
-#include <reprise/version.h>
+#include <reprise/reprise.h>
 
 #include <cmath>
 #include <fstream>

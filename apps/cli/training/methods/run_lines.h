@@ -4,7 +4,7 @@
 
 #include <c10/core/Device.h>
 #include <reprise/bytes.h>
-#include <reprise/pgac.h>
+#include <reprise/experimental/pgac.h>
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
