@@ -44,7 +44,7 @@ if method == "dtr" and given["--model"] == "bert":
 slow = {{"none": 0.0, "uniform": 0.2}}.get(method, 0.05)
 lines = [dict(kind="run", version="0.0.0", libtorch="0", machine=dict(processor="p", cores=2, threads=1, device="cpu"), seed=seed,
               options={{}}, model="M", data="D", fingerprint="f", units="tokens", layers=["b", "head"], exact=True,
-              budget_bytes=None if method == "none" else 1000, live_before_step_bytes=None, plain_peak_bytes=None)]
+              budget_bytes=None if method == "none" else 1000, live_before_step_bytes=None if method == "none" else 1, plain_peak_bytes=None)]
 for step in range(1, steps + 1):
     one = 1 + slow + seed * 1e-3
     line = dict(kind="step", step=step, loss=4 - 0.1 * step, seconds=one, forward_seconds=0.3, backward_seconds=one - 0.4,

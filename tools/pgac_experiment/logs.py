@@ -64,8 +64,9 @@ def lines_of(file):
 
 
 def head_of(head):
-    kept = ("version", "libtorch", "machine", "data", "fingerprint", "units", "layers", "exact", "budget_bytes", "plain_peak_bytes")
-    return {**{name: head[name] for name in kept}, "description": head["model"]}
+    kept = ("version", "libtorch", "machine", "data", "fingerprint", "units", "layers", "exact")
+    budget = None if head["budget_bytes"] is None else head["budget_bytes"] - head["live_before_step_bytes"]
+    return {**{name: head[name] for name in kept}, "description": head["model"], "budget_bytes": budget}
 
 
 def end_of(end):
@@ -73,12 +74,14 @@ def end_of(end):
 
 
 def with_steps(runs, steps):
-    """The runs with figures over their timed steps: means of seconds, units a second, the peak of all steps."""
+    """The runs with figures over their timed steps: means of seconds, units a second. Bytes are those above what is live before a
+    step, which is the same for all methods: the most that a step of the run adds, and what it may add."""
     timed = steps[steps["step"] > STEPS_NOT_TIMED]
     seconds = ["seconds", "forward_seconds", "backward_seconds", *OVERHEAD]
     figures = timed.groupby(KEY)[seconds].mean()
     figures["overhead_seconds"] = figures[OVERHEAD].sum(axis=1)
     totals = timed.groupby(KEY)[["units", "seconds"]].sum()
     figures["units_a_second"] = totals["units"] / totals["seconds"]
-    figures["peak_bytes"] = steps.groupby(KEY)["peak_bytes"].max()
+    above = steps.assign(peak_bytes=steps["peak_bytes"] - steps["live_bytes"])
+    figures["peak_bytes"] = above.groupby(KEY)["peak_bytes"].max()
     return runs.merge(figures.reset_index(), on=KEY)

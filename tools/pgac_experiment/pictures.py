@@ -43,7 +43,7 @@ def frontier(logs, model, methods):
     for method in methods:
         ours = of(logs.runs, model, method)
         axes.scatter(ours["peak_bytes"] / 1e6, ours["seconds"] * 1e3, s=18, label=method)
-    axes.set_xlabel("peak of forward and backward (MB)")
+    axes.set_xlabel("most that a step adds to what is live before it (MB)")
     axes.set_ylabel("ms a step")
     axes.legend(fontsize=6, bbox_to_anchor=(1.01, 1), loc="upper left")
     return figure

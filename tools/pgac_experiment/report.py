@@ -44,7 +44,7 @@ def opening(logs, command):
 
 
 def verdicts(logs):
-    judged = [(method, claims.judge(logs, method)) for method in JUDGED if method in set(logs.runs["method"])]
+    judged = [(method, claims.judge(logs, method)) for method in JUDGED if method in logs.settings["methods"]]
     if not judged:
         return
     yield "## What was expected"
@@ -61,6 +61,7 @@ def models(out, logs, drawn):
             continue
         methods.sort(key=order_of)
         yield f"## {model}"
+        yield "Memory is what a step adds to the bytes that are live before it."
         yield tables.of_model(logs, model, methods)
         yield "Milliseconds of a step:"
         yield tables.parts_of_step(logs, model, methods)
