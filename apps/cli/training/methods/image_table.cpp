@@ -27,8 +27,8 @@ struct TableReader {
   const std::string& file;
   std::size_t line = 0;
   std::size_t pixels_of_one = 0;
-  std::vector<float> pixels;
-  std::vector<std::int64_t> classes;
+  std::vector<float> pixels = {};
+  std::vector<std::int64_t> classes = {};
 
   [[noreturn]] void refuse(const std::string& what) const {
     throw UsageError(fmt::format(

@@ -25,7 +25,7 @@ nlohmann::json numbers_or_null(const std::vector<double>& values) {
 }
 
 // A one for each layer that is kept.
-std::string text_of(const std::vector<bool>& mask) {
+std::string mask_text(const std::vector<bool>& mask) {
   std::string text;
   for (const bool is_kept : mask) text += is_kept ? '1' : '0';
   return text;
@@ -73,8 +73,8 @@ void add_pgac(nlohmann::ordered_json& line, const PgacReport& report) {
                {"averages", numbers_or_null(report.averages)},
                {"gamma", number_or_null(report.gamma)},
                {"threshold", number_or_null(report.threshold)},
-               {"wanted", text_of(report.wanted)},
-               {"mask", text_of(report.mask)},
+               {"wanted", mask_text(report.wanted)},
+               {"mask", mask_text(report.mask)},
                {"by_search", report.by_search}});
   if (report.compressed_from == Bytes(0) && report.audits == 0) return;
   std::string routes;
