@@ -17,7 +17,7 @@
 // Tensor Rematerialization (arXiv:2006.09616) choose what is dropped.
 // docs/using_a_budget.md says what is never dropped, docs/how_the_tape_works.md how it works.
 //
-// On the CPU, calls that make nothing as large as BudgetOptions::smallest are not recorded once the
+// On the CPU, calls that make nothing as large as BudgetOptions::min_bytes are not recorded once the
 // budget knows them. Their results stay, even after their tensors have died, for as long as a replay
 // may read them. Once a step has kept more than 256 KiB in this way, such calls are recorded for
 // the rest of it.
@@ -55,6 +55,7 @@
 #include <c10/core/Device.h>
 #include <reprise/bytes.h>
 #include <reprise/error.h>
+#include <reprise/step_trace.h>
 #include <reprise/store.h>
 
 #include <chrono>
@@ -87,46 +88,46 @@ struct BudgetOptions {
   // one when the budget is made). Tensors of other devices are not managed, and what is copied from
   // one device to another is never dropped. Several devices take a budget each, whose steps nest.
   c10::Device device = c10::kCPU;
-  // Which value goes first: h_up, h_dtr, h_eq, h_local, lru, largest or random, as
-  // `reprise simulate` knows them. With `weights` each score is multiplied by the value's weight.
-  // Results of backward (calls without grad mode) are dropped after all others.
-  std::string heuristic = "h_up";
   OnExceeded on_exceeded = OnExceeded::kThrow;
-  // Hash every result when it is dropped, and compare when it has been made again; a difference is
-  // a DeterminismError that names the operator.
-  bool verify = false;
-  // Drop everything that may go after each operator, so that every read is a replay: for tests.
-  bool paranoid = false;
   // Where values go that it is sooner to move out and in again than to compute: a disk_store(), or
   // an exact store of your own that keeps them elsewhere than in memory of LibTorch's CPU
   // allocator, which the budget counts. Refused are a memory_store(), which would free nothing, a
   // compressed_store(), which allocates there to park, and stores that are not exact or do not take
   // the device's tensors. For an accelerator a host_store(). What could not be parked or brought
   // back is computed again, with a warning. It must not allocate memory of the device on threads of
-  // its own while it is called, nor be the store of an Offload scope inside of a step.
+  // its own while it is called, nor be the store of an OffloadScope inside of a step.
   std::shared_ptr<Store> store = {};
+  // Which value goes first: h_up, h_dtr, h_eq, h_local, lru, largest or random, as
+  // `reprise simulate` knows them. With `weights` each score is multiplied by the value's weight.
+  // Results of backward (calls without grad mode) are dropped after all others.
+  Heuristic heuristic = Heuristic::kHUp;
   // Values below this size, at least 0, are not dropped: it would cost more than it frees. Nor are,
   // on the CPU and whatever their size, rows of int64 and int32, into which LibTorch's composites
   // hold raw pointers: lengths, batch sizes, offsets. Most calls that make nothing else are not
   // recorded either (above).
-  Bytes smallest = KiB(16);
-  // The most time that a step may spend on running operators again: just above the smallest budget
-  // that works it may be exponentially long. Past it the step ends with a BudgetError.
-  std::chrono::duration<double> replay_limit{std::numeric_limits<double>::infinity()};
+  Bytes min_bytes = KiB(16);
+  // What scores of the heuristic are multiplied by (value_weights.h); null: nothing. They choose
+  // where no plan does.
+  std::shared_ptr<ValueWeights> weights = nullptr;
   // Plans steps that come again, in a thread of low priority, and then follows the plan: what the
   // step will read is known, and not guessed. Until there is one, and for it, costs are what
   // running operators again and packing were measured to take; without, and on
   // accelerators, the least that operators took at first. The gradients are the same, and so is the
   // limit. On an accelerator a step that is noted for a plan resets the peak of LibTorch's own
   // statistics.
-  bool learn = true;
+  bool plan_repeated_steps = true;
   // The most time that a step is planned for; a first plan is there after a twentieth of it.
-  std::chrono::duration<double> planning{10};
-  // What scores of the heuristic are multiplied by (value_weights.h); null: nothing. They choose
-  // where no plan does.
-  std::shared_ptr<ValueWeights> weights = nullptr;
+  Seconds planning_time{10};
+  // The most time that a step may spend on running operators again: just above the smallest budget
+  // that works it may be exponentially long. Past it the step ends with a BudgetError.
+  Seconds replay_limit{std::numeric_limits<double>::infinity()};
   // Is told what the tape does (budget_observer.h); null: nobody is.
   std::shared_ptr<BudgetObserver> observer = nullptr;
+  // Hash every result when it is dropped, and compare when it has been made again; a difference is
+  // a DeterminismError that names the operator.
+  bool verify = false;
+  // Drop everything that may go after each operator, so that every read is a replay: for tests.
+  bool paranoid = false;
 };
 
 // What a step did.
@@ -140,17 +141,17 @@ struct StepReport {
   std::int64_t dropped = 0;
   Bytes dropped_bytes;
   std::int64_t replayed = 0;  // operators run again
-  double replay_seconds = 0;
+  Seconds replay_time{};
   // Went without being lost: elements of two kinds, as in dropout masks, became a bit each.
   std::int64_t packed = 0;
   Bytes packed_bytes;         // before
   std::int64_t unpacked = 0;  // and brought back from there
-  double pack_seconds = 0;    // of both
+  Seconds pack_time{};        // of both
   std::int64_t followed = 0;  // operators that were those of a step that has a plan
   std::int64_t parked = 0;    // moved to the store
   Bytes parked_bytes;
-  std::int64_t loaded = 0;      // and brought back from there
-  double transfer_seconds = 0;  // that the step waited for the store
+  std::int64_t loaded = 0;  // and brought back from there
+  Seconds transfer_time{};  // that the step waited for the store
 };
 
 // What a MemoryBudget has learned of a step that repeats: what to drop after which operator, and
@@ -252,7 +253,7 @@ class MemoryBudget {
   };
   void use(const LearnedPlan& plan, OnOtherStep on_other = OnOtherStep::kThrow);
   // Until nothing is being planned, or the time is over; whether nothing is.
-  bool wait_for_plan(std::chrono::duration<double> most) const;
+  bool wait_for_plan(Seconds most) const;
 
   // An estimate of the least bytes in which a step runs. The budget records its first two whole
   // steps (an optimizer makes its state in the first), and the one after a step with another number

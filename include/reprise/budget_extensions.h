@@ -1,8 +1,8 @@
 // What the tape of a step under a MemoryBudget does, told as it happens: for traces and meters.
 //
 //   struct Replays : reprise::BudgetObserver {
-//     void replayed(const Replay& replay) noexcept override { seconds += replay.seconds; }
-//     double seconds = 0;
+//     void replayed(const Replay& replay) noexcept override { time += replay.time; }
+//     reprise::Seconds time{};
 //   };
 //   const auto replays = std::make_shared<Replays>();
 //   reprise::MemoryBudget budget{reprise::GiB(8), {.observer = replays}};
@@ -44,7 +44,7 @@ class BudgetObserver {
     std::span<const Memory> arguments;
     std::span<const std::size_t> written;  // which of them it has changed
     std::span<const Memory> results;       // that it has made
-    double seconds = 0;                    // without what was done to bring its arguments back
+    Seconds time{};                        // without what was done to bring its arguments back
     Bytes live;                            // in all, after it
   };
   // The program has run an operator; those that replays run are not told here.
@@ -64,7 +64,7 @@ class BudgetObserver {
 
   struct Replay {
     std::string_view name;
-    double seconds = 0;
+    Seconds time{};
     Bytes live;  // in all, after it
   };
   // An operator was run again; then its results are restored.
@@ -123,7 +123,7 @@ class TraceRecorder final : public BudgetObserver {
 //
 // What has a weight below 1 goes sooner than by the heuristic alone, what has one above it later.
 // Only the order in which values go changes: the budget is kept, and gradients are bitwise those of
-// the plain step, whatever the weights. Where a learned plan is followed (BudgetOptions::learn) the
+// the plain step, whatever the weights. Where a learned plan is followed (BudgetOptions::plan_repeated_steps) the
 // plan decides what goes, and weights only what goes beyond it.
 //
 // influence_weights() (pgac.h) weighs values by their influence on the

@@ -5,12 +5,16 @@
 // (KiB, MiB, GiB: powers of 1024) are both offered; printed figures are decimal.
 #pragma once
 
+#include <chrono>
 #include <compare>
 #include <cstdint>
 #include <string>
 #include <string_view>
 
 namespace reprise {
+
+// A duration. `.count()` is the plain number of seconds; every std::chrono duration converts to it.
+using Seconds = std::chrono::duration<double>;
 
 // A signed count of bytes; differences of two measurements may be negative.
 struct Bytes {

@@ -25,8 +25,8 @@ namespace reprise {
 
 struct ChainStage {
   std::string name;
-  std::chrono::duration<double> forward{};
-  std::chrono::duration<double> backward{};
+  Seconds forward{};
+  Seconds backward{};
   Bytes output;                // of its output
   Bytes saved;                 // of what backward needs, beside the input, when it is kept
   bool saves_output = true;    // whether that is in `saved`; else it may go once the next stage ran
@@ -50,8 +50,8 @@ struct Chain {
 
   bool operator==(const Chain&) const = default;
 
-  std::chrono::duration<double> forward() const;  // of all stages, each once
-  std::chrono::duration<double> backward() const;
+  Seconds forward() const;  // of all stages, each once
+  Seconds backward() const;
 
   // Reads JSON:
   //   {"format": "reprise chain", "version": 1, "input_gradient_bytes": 0,
@@ -79,8 +79,8 @@ struct Chain {
 // planners (reprise/planners.h) make them, check() proves them and says what they cost, and
 // checkpoint_sequential() (reprise/sequential.h) runs them.
 
-struct ChainStep {
-  enum class Do : std::uint8_t {
+struct ScheduleOp {
+  enum class Kind : std::uint8_t {
     kForwardKeep,        // runs the stage kept: all that its backward needs stays
     kForwardCheckpoint,  // runs it not kept; its input stays
     kForwardDrop,        // runs it not kept; its input goes, where nothing kept holds it
@@ -89,14 +89,14 @@ struct ChainStep {
     kLoad,               // brings that back
   };
 
-  Do what = Do::kForwardKeep;
+  Kind kind = Kind::kForwardKeep;
   std::int32_t stage = 0;  // from 0
 
-  bool operator==(const ChainStep&) const = default;
+  bool operator==(const ScheduleOp&) const = default;
 };
 
 struct Schedule {
-  std::vector<ChainStep> steps;
+  std::vector<ScheduleOp> ops;
   // Of the model, that each stage stands for, as ChainStage::layers; empty: one each.
   std::vector<std::int64_t> layers = {};
 
@@ -106,7 +106,7 @@ struct Schedule {
   //   {"format": "reprise schedule", "version": 1, "layers": [1, 1],
   //    "steps": [["keep", 0], ["keep", 1], ["backward", 1], ["backward", 0]]}
   // where a step is keep, checkpoint, drop, backward, offload or load, in the order of
-  // ChainStep::Do, and a stage; layers may be left out. Throws UsageError "FILE:LINE: field:
+  // ScheduleOp::Kind, and a stage; layers may be left out. Throws UsageError "FILE:LINE: field:
   // reason". Whether it is valid, check() says.
   static Schedule read(const std::filesystem::path& file);
   static Schedule parse(std::string_view json, const std::string& origin = "schedule");
@@ -114,11 +114,11 @@ struct Schedule {
 };
 
 struct ScheduleCost {
-  Bytes peak;                                 // most bytes at once, beside the chain's input
-  std::chrono::duration<double> time{};       // of everything, transfers included
-  std::chrono::duration<double> recompute{};  // beyond each stage forward and backward once
-  std::chrono::duration<double> transfer{};   // that the step waits for
-  std::int64_t forwards = 0;                  // of stages
+  Bytes peak;                 // most bytes at once, beside the chain's input
+  Seconds time{};             // of everything, transfers included
+  Seconds recompute{};        // beyond each stage forward and backward once
+  Seconds transfer{};         // that the step waits for
+  std::int64_t forwards = 0;  // of stages
 };
 
 // How fast a store takes and gives.
@@ -130,7 +130,7 @@ struct TransferRate {
 // the step and what is missing or too much, if the schedule is not valid: a stage that runs without
 // its input, a backward out of order or without what it needs, one that is left out, an offload
 // without a store.
-ScheduleCost check(const Chain& chain, const Schedule& schedule, const TransferRate& store = {});
+ScheduleCost evaluate(const Chain& chain, const Schedule& schedule, const TransferRate& store = {});
 
 // Text, a line a stage and a column a step: 'K' kept, 'c' its input stays, 'd' its input goes,
 // 'B' backward, 'o' to the store, 'l' back; between them what is in memory: '=' what was kept, '-'

@@ -109,7 +109,12 @@ struct CheckpointOptions {
   // the plain one: the inner backward sums the gradients from inside first, and the plain step adds
   // all of them one by one in another order.
   bool reentrant = false;
-
+  // An EarlyStopScope around the forward call overrides it. kAlways is refused with `reentrant`.
+  EarlyStop early_stop = EarlyStop::kWhenCheaper;
+  // Called once, in forward. Refused with `reentrant`.
+  std::function<RegionContexts()> context = {};
+  // Names the region in error texts.
+  std::string name = {};
   // Replay random draws, from every generator that an operator inside f draws from. Draws that are
   // made past LibTorch's operators (by calling a generator) are known of only for the default CPU
   // generator, those of every accelerator that has a tensor among the arguments
@@ -118,7 +123,6 @@ struct CheckpointOptions {
   // at::Generator::set_state it looks as if it had drawn nothing.
   bool preserve_rng_state = true;
   std::vector<at::Generator> generators = {};
-
   // Replay state: a tensor that f writes to although it was there before the region (a running
   // statistic, a counter, the vectors of spectral normalization; captured, or in a module) is for
   // the recomputation what it was when forward entered f, contents and version, and afterwards
@@ -136,26 +140,18 @@ struct CheckpointOptions {
   //
   // false: both runs write, as in torch.
   bool preserve_state = true;
-
   // Recompute under forward's autocast, at::Context (oneDNN, precisions, determinism), default
   // dtype, threads, rounding and denormals. false: under whatever is in force in backward.
   bool preserve_ambient_state = true;
-
-  // An EarlyStopScope around the forward call overrides it. kAlways is refused with `reentrant`.
-  EarlyStop early_stop = EarlyStop::kWhenCheaper;
-
   // With `reentrant` the tensors compared are f's results, since nothing is saved in forward.
   DeterminismCheck determinism_check = DeterminismCheck::kDefault;
-
   // On a DeterminismError, add the operators of both runs to its text. A CheckpointDebugScope
   // around the forward call overrides it. Refused with `reentrant`.
   bool debug = false;
-
   // Accept arguments that were changed in place between forward and the recomputation, which then
   // starts from the changed value, as torch does. For arguments that f only writes to. What f
   // itself writes to an argument is state (preserve_state). Refused with `reentrant`.
   bool allow_changed_arguments = false;
-
   // Where the gradients of all results are exactly zero (every element is +0 or -0), f is not run
   // again: what it was given and the parameters that it used get gradients of zeros, which backward
   // of f would come to as well, but for infinite values in f, which would make them NaN, for the
@@ -168,12 +164,6 @@ struct CheckpointOptions {
   // nested tensors, results that are views, or results that share memory with others or with
   // arguments. Refused with `reentrant`.
   bool skip_zero_gradients = false;
-
-  // Called once, in forward. Refused with `reentrant`.
-  std::function<RegionContexts()> context = {};
-
-  // Names the region in error texts.
-  std::string name = {};
 };
 
 // Overrides CheckpointOptions::early_stop for the regions whose *forward* runs inside. Inner scopes

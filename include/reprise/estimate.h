@@ -13,7 +13,7 @@
 //
 //   std::optional<models::Gpt> model;
 //   {
-//     const reprise::MetaTensors unallocated;
+//     const reprise::MetaTensorsScope unallocated;
 //     model.emplace(options);                        // 70 billion parameters, no byte
 //   }
 //
@@ -45,12 +45,12 @@ namespace reprise {
 // without memory, whatever device they name, and modules that are constructed have parameters
 // without values. A constructor that asks for values by an operator (item()) gets a UsageError, one
 // that asks for data_ptr() LibTorch's own error.
-class MetaTensors {
+class MetaTensorsScope {
  public:
-  MetaTensors();
-  ~MetaTensors();
-  MetaTensors(const MetaTensors&) = delete;
-  MetaTensors& operator=(const MetaTensors&) = delete;
+  MetaTensorsScope();
+  ~MetaTensorsScope();
+  MetaTensorsScope(const MetaTensorsScope&) = delete;
+  MetaTensorsScope& operator=(const MetaTensorsScope&) = delete;
 
  private:
   struct Impl;
@@ -60,14 +60,13 @@ class MetaTensors {
 // What the time of an operator is made of: the longer of its arithmetic and of moving its bytes,
 // and something for every call (the roofline model: Williams, Waterman and Patterson, 2009).
 struct Machine {
-  double flops = 1e12;                        // floating-point operations a second, in f32
-  double low_precision_flops = 1e12;          // in 16-bit types
-  double bandwidth = 1e11;                    // bytes a second, read and written
-  std::chrono::duration<double> overhead{0};  // of every call
+  double flops = 1e12;                // floating-point operations a second, in f32
+  double low_precision_flops = 1e12;  // in 16-bit types
+  double bandwidth = 1e11;            // bytes a second, read and written
+  Seconds overhead{0};                // of every call
 
   // The time of a call.
-  std::chrono::duration<double> seconds(double flops_done, double bytes_moved,
-                                        bool is_low_precision) const;
+  Seconds seconds(double flops_done, double bytes_moved, bool is_low_precision) const;
 
   // A file that calibrate() was written to with json(). Throws UsageError "FILE:LINE: ...".
   static Machine read(const std::filesystem::path& file);
@@ -81,8 +80,8 @@ struct Machine {
 // Measures this machine's CPU with LibTorch's present number of threads: matrix products of f32 and
 // bf16, elementwise operators on tensors beyond the caches, and calls on tiny ones. Takes about
 // `time`; the rates are the best that were seen, the overhead is a median. Throws UsageError for a
-// time that is not above zero, and inside of an estimate or of MetaTensors.
-Machine calibrate(std::chrono::duration<double> time = std::chrono::seconds(3));
+// time that is not above zero, and inside of an estimate or of MetaTensorsScopeScope.
+Machine calibrate(Seconds time = std::chrono::seconds(3));
 
 enum class OptimizerKind {
   kNone,
@@ -138,7 +137,7 @@ struct Estimate {
   std::int64_t operators = 0;  // calls, recomputation included
   double flops = 0;            // of the step, recomputation included
   double recomputed_flops = 0;
-  std::chrono::duration<double> seconds{}, forward_seconds{}, recompute_seconds{};
+  Seconds seconds{}, forward_seconds{}, recompute_seconds{};
 
   // The step for planners::hindsight and for simulate(): what was there before it are constants.
   StepTrace trace;
@@ -156,7 +155,7 @@ struct Estimate {
 // module stays there without memory, and so does state that an optimizer makes if `loss` runs it.
 // named() scopes in it are the kinds of activations.
 //
-// It may be called anywhere but inside of another estimate and of MetaTensors: regions, hooks,
+// It may be called anywhere but inside of another estimate and of MetaTensorsScope: regions, hooks,
 // policies and budgets around it see nothing of it, and it nothing of them.
 //
 // Threads: nobody else may use the module meanwhile, nor count on draws from the default generators
@@ -166,7 +165,7 @@ struct Estimate {
 // at::ThreadLocalState; operators there make the choices of the CPU.
 //
 // Throws UsageError for
-// - a call inside of another estimate or of MetaTensors, and an empty function;
+// - a call inside of another estimate or of MetaTensorsScope, and an empty function;
 // - a device other than CPU and CUDA, shards below 1 or above 2^20, rates of a machine below 1 or
 //   above 1e24, an overhead beyond a second, and a step of more than 52 days, which traces do not
 //   hold;

@@ -1,9 +1,9 @@
-// Offload: a scope in which the tensors that autograd saves go to a store (reprise/store.h) and
+// OffloadScope: a scope in which the tensors that autograd saves go to a store (reprise/store.h) and
 // come back, fetched ahead of time, when backward asks for them.
 //
 //   auto store = reprise::disk_store({.folder = "/scratch"});
 //   {
-//     reprise::Offload scope(store);
+//     reprise::OffloadScope scope(store);
 //     loss = model->forward(x);
 //   }
 //   loss.backward();     // the scope need not be open any more
@@ -16,7 +16,7 @@
 // - Not parameters: leaves that require grad, and the views of them that autograd knows as such
 //   (weight.t(), as linear layers save it). A tensor that requires no grad, a frozen weight say, is
 //   like any other.
-// - Not what is smaller than `minimum`; of a view below it that lies on larger memory, a copy is
+// - Not what is smaller than `min_bytes`; of a view below it that lies on larger memory, a copy is
 //   kept, so that the rest can go.
 // - Not tensors that the store does not take (Store::takes, Store::cannot_park).
 // - Not what the operator that saves it has yet to write (the noise of rrelu).
@@ -33,7 +33,7 @@
 // derivatives, several threads and device threads work. Changing a saved tensor in place is the
 // error that it is without the scope.
 //
-// Scopes nest with SavedTensorHooks (reprise/saved_tensor_hooks.h), whose rules hold here: the
+// Scopes nest with SavedTensorHooksScope (reprise/saved_tensor_hooks.h), whose rules hold here: the
 // innermost alone is asked. A region (reprise/checkpoint.h) inside the scope parks its arguments; a
 // region around it recomputes nothing that the scope inside has parked.
 //
@@ -50,19 +50,19 @@ namespace reprise {
 
 struct OffloadOptions {
   // Smaller tensors stay: moving them costs more than they hold.
-  Bytes minimum = KiB(64);
+  Bytes min_bytes = KiB(64);
   // What may be in memory, although backward has read it, because another saved tensor on the same
   // memory has not been read yet.
   Bytes hold = MiB(64);
 };
 
-class Offload {
+class OffloadScope {
  public:
-  explicit Offload(std::shared_ptr<Store> store, const OffloadOptions& options = {});
-  Offload(std::shared_ptr<Store> store, Bytes minimum);
-  ~Offload();
-  Offload(const Offload&) = delete;
-  Offload& operator=(const Offload&) = delete;
+  explicit OffloadScope(std::shared_ptr<Store> store, const OffloadOptions& options = {});
+  OffloadScope(std::shared_ptr<Store> store, Bytes min_bytes);
+  ~OffloadScope();
+  OffloadScope(const OffloadScope&) = delete;
+  OffloadScope& operator=(const OffloadScope&) = delete;
 
  private:
   class Impl;

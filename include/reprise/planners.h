@@ -2,7 +2,7 @@
 // training step fits in so many bytes and takes the least time.
 //
 //   auto schedule = reprise::planners::rotor(chain, reprise::MB(400));
-//   reprise::check(chain, schedule).peak             // at most 400 MB
+//   reprise::evaluate(chain, schedule).peak             // at most 400 MB
 //   auto y = reprise::checkpoint_sequential(model, schedule, x);
 //
 // All planners are deterministic. `budget` is for all that the chain's figures count: activations,
@@ -128,8 +128,8 @@ struct StepPlan {
   bool fits = false;    // whether a plan was found; if not, only `bound` says something
   double slowdown = 0;  // (base + recompute + transfer) / base
   double bound = 1;     // that no plan's slowdown can be below; proven
-  std::chrono::duration<double> recompute{};
-  std::chrono::duration<double> transfer{};  // to the store and back
+  Seconds recompute{};
+  Seconds transfer{};  // to the store and back
   Bytes peak;
   std::vector<Run> runs;  // in order
 };
@@ -138,16 +138,16 @@ struct StepPlanOptions {
   // For everything, parameters included.
   Bytes budget;
   // The best plan that was found by then is the result.
-  std::chrono::duration<double> time_limit{10};
-  // Of hindsight's search, instead of a time limit; the same number gives the same plan every time.
-  // 0: the time limit holds.
-  std::int64_t moves = 0;
-  std::uint64_t seed = 0;  // of what hindsight draws at random
+  Seconds time_limit{10};
   // With a store, what an operator made may go there and be loaded again, as often as is needed,
   // where that takes less than running it again. Transfers are waited for, as in rotor_offload(): a
   // store that moves bytes beside the computation is faster than planned. Operators that make views
   // of what others made cannot be loaded.
   TransferRate store = {};
+  // Of hindsight's search, instead of a time limit; the same number gives the same plan every time.
+  // 0: the time limit holds.
+  std::int64_t moves = 0;
+  std::uint64_t seed = 0;  // of what hindsight draws at random
 };
 
 namespace planners {

@@ -1,13 +1,13 @@
 // Hooks on every tensor that autograd saves for backward, for C++ programs.
 //
-// Autograd saves tensors while forward runs and reads them in backward. A SavedTensorHooks scope
+// Autograd saves tensors while forward runs and reads them in backward. A SavedTensorHooksScope scope
 // stands between the two: `pack` is called once when a tensor is saved and returns whatever should
 // be kept in its place; `unpack` is called each time backward needs the tensor.
 // (torch.autograd.graph .saved_tensors_hooks is the Python counterpart; LibTorch itself has none
 // for C++.)
 //
 //   {
-//     reprise::SavedTensorHooks scope([](const at::Tensor& t) { return t.to(at::kBFloat16); },
+//     reprise::SavedTensorHooksScope scope([](const at::Tensor& t) { return t.to(at::kBFloat16); },
 //                                     [](const at::Tensor& t) { return t.to(at::kFloat); });
 //     loss = model->forward(x);
 //   }
@@ -57,29 +57,29 @@ using Packer = std::function<std::unique_ptr<PackedTensor>(const at::Tensor&)>;
 
 }  // namespace detail
 
-class SavedTensorHooks {
+class SavedTensorHooksScope {
  public:
   // `pack`: const Tensor& -> P, for any movable P. `unpack`: const P& -> Tensor.
   template <class Pack, class Unpack>
-  SavedTensorHooks(Pack pack, Unpack unpack);
-  ~SavedTensorHooks();
-  SavedTensorHooks(const SavedTensorHooks&) = delete;
-  SavedTensorHooks& operator=(const SavedTensorHooks&) = delete;
+  SavedTensorHooksScope(Pack pack, Unpack unpack);
+  ~SavedTensorHooksScope();
+  SavedTensorHooksScope(const SavedTensorHooksScope&) = delete;
+  SavedTensorHooksScope& operator=(const SavedTensorHooksScope&) = delete;
 
  private:
-  explicit SavedTensorHooks(detail::Packer packer);
+  explicit SavedTensorHooksScope(detail::Packer packer);
 
   class Impl;
   std::unique_ptr<Impl> impl_;
 };
 
 // Inside this scope no C++ saved-tensor hook of an outer scope (and no outer region) is applied.
-class NoSavedTensorHooks {
+class NoSavedTensorHooksScope {
  public:
-  NoSavedTensorHooks();
-  ~NoSavedTensorHooks();
-  NoSavedTensorHooks(const NoSavedTensorHooks&) = delete;
-  NoSavedTensorHooks& operator=(const NoSavedTensorHooks&) = delete;
+  NoSavedTensorHooksScope();
+  ~NoSavedTensorHooksScope();
+  NoSavedTensorHooksScope(const NoSavedTensorHooksScope&) = delete;
+  NoSavedTensorHooksScope& operator=(const NoSavedTensorHooksScope&) = delete;
 
  private:
   class Impl;
@@ -91,17 +91,17 @@ class NoSavedTensorHooks {
 // `pin_memory` every tensor is copied, the host copy is pinned and the copies are asynchronous;
 // UsageError is thrown where there is no accelerator to pin memory for; that never ran on one.
 // (Python: torch.autograd.graph.save_on_cpu.)
-class SaveOnCpu {
+class SaveOnCpuScope {
  public:
-  explicit SaveOnCpu(bool pin_memory = false);
+  explicit SaveOnCpuScope(bool pin_memory = false);
 
  private:
-  SavedTensorHooks hooks_;
+  SavedTensorHooksScope hooks_;
 };
 
 template <class Pack, class Unpack>
-SavedTensorHooks::SavedTensorHooks(Pack pack, Unpack unpack)
-    : SavedTensorHooks(detail::Packer(
+SavedTensorHooksScope::SavedTensorHooksScope(Pack pack, Unpack unpack)
+    : SavedTensorHooksScope(detail::Packer(
           [pack = std::move(pack), unpack = std::make_shared<Unpack>(std::move(unpack))](
               const at::Tensor& tensor) -> std::unique_ptr<detail::PackedTensor> {
             using Kept = std::decay_t<std::invoke_result_t<const Pack&, const at::Tensor&>>;

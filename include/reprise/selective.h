@@ -239,14 +239,14 @@ OperatorPolicy inside(std::string path, OperatorPolicy policy);
 OperatorPolicy offloading(OperatorPolicy policy);
 
 struct SelectiveOptions {
-  // Accept kept results that were changed in place after they were kept; the changed value is used.
-  bool allow_cache_entry_mutation = false;
-  // Hold kept results until the graph is freed, so that the region can be recomputed any number of
-  // times.
-  bool reuse = false;
   // Where kMustCpuOffload and kPreferCpuOffload park. Without one, tensors of an accelerator go to
   // pinned host memory (host_store()), and offloading a CPU tensor is a UsageError.
   std::shared_ptr<Store> store = {};
+  // Hold kept results until the graph is freed, so that the region can be recomputed any number of
+  // times.
+  bool reuse = false;
+  // Accept kept results that were changed in place after they were kept; the changed value is used.
+  bool allow_cache_entry_mutation = false;
 };
 
 // For CheckpointOptions::context.

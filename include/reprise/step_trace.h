@@ -2,7 +2,7 @@
 // bytes, and where it stops to fit.
 //
 //   const auto trace = reprise::StepTrace::read("step.jsonl.gz");
-//   const auto step = trace.simulate({.budget = reprise::GB(4), .heuristic = "h_eq"});
+//   const auto step = trace.simulate({.budget = reprise::GB(4), .heuristic = reprise::Heuristic::kHEq});
 //   std::cout << step.slowdown << '\n';   // 1.107
 //
 // Traces are operator logs as simrd's (Kirisame et al., Dynamic Tensor Rematerialization,
@@ -41,22 +41,27 @@ struct StepTraceAccess;
 //   lru      the one not used for longest
 //   largest  the one with most bytes
 //   random   any
+enum class Heuristic : std::uint8_t { kHDtr, kHEq, kHUp, kHLocal, kLru, kLargest, kRandom };
+
+// "h_up" and the like; parse_heuristic() throws UsageError, which lists the names, for another one.
+std::string to_string(Heuristic heuristic);
+Heuristic parse_heuristic(std::string_view name);
 std::vector<std::string> heuristic_names();
 
 struct SimulateOptions {
   // For everything, parameters included.
   Bytes budget;
-  // One of heuristic_names(); the default is the paper's, for comparison with its figures.
-  std::string heuristic = "h_eq";
-  // How the lowest score is found. False: every value is looked at, as in simrd. True: by the index
-  // that serves a running step, whose choice is within an eighth of the lowest score.
-  bool by_index = false;
+  // The default is the paper's, for comparison with its figures.
+  Heuristic heuristic = Heuristic::kHEq;
   // Gives up where the step takes this many times as long: just above the smallest budget
   // that works, a heuristic may recompute exponentially often.
   double slowdown_limit = 10;
   // Gives up after this time of its own: where whole chains are dropped, heuristics that look at
   // their neighbourhood take a time that grows with the square of the operators. Zero: never.
-  std::chrono::duration<double> time_limit{0};
+  Seconds time_limit{0};
+  // How the lowest score is found. False: every value is looked at, as in simrd. True: by the index
+  // that serves a running step, whose choice is within an eighth of the lowest score.
+  bool by_index = false;
   std::uint64_t seed = 0;  // of what is drawn at random
 };
 
@@ -71,7 +76,7 @@ struct SimulatedStep {
   Outcome outcome = Outcome::kFits;
   // (base + recompute) / base; up to where it ended, if it did not fit.
   double slowdown = 1;
-  std::chrono::duration<double> recompute{};  // of operators that were run again
+  Seconds recompute{};  // of operators that were run again
   Bytes peak;
   std::int64_t evictions = 0;       // values that went for want of bytes
   std::int64_t recomputations = 0;  // operators that were run again
@@ -95,9 +100,9 @@ class StepTrace {
   // and a time limit below zero.
   SimulatedStep simulate(const SimulateOptions& options) const;
 
-  std::int64_t operators() const;              // that the step ran
-  std::chrono::duration<double> base() const;  // that they took
-  Bytes plain_peak() const;                    // when nothing goes before the program lets go of it
+  std::int64_t operators() const;  // that the step ran
+  Seconds base() const;            // that they took
+  Bytes plain_peak() const;        // when nothing goes before the program lets go of it
   Bytes floor() const;  // what no budget can be below: constants, one operator's inputs and results
   Bytes constants() const;  // parameters and inputs, which never go
 

@@ -130,23 +130,18 @@ struct DiskStoreOptions {
   // room is free again when the store is destroyed or the process ends, in whatever way. Until then
   // the file stays as large as it has been, and freed room is used again.
   std::string folder;
-
   // The most bytes that may be parked at a time; none: what the disk has.
   std::optional<Bytes> byte_cap = {};
-
-  // Threads that read and write. Two keep a disk busy while one of them prepares its next block.
-  int workers = 2;
-
   // The most bytes that may wait to be written when park() returns: memory that parking has not
   // freed yet. What is loaded while it still waits comes from memory, what is dropped is not
   // written at all. Zero: park() writes.
   Bytes in_flight = MiB(64);
-
   // The most bytes that prefetch() may hold in memory until they are loaded. One value is fetched
   // ahead however large it is. Nothing is fetched ahead that would pass the limit of a
   // MemoryBudget.
   Bytes read_ahead = MiB(64);
-
+  // Threads that read and write. Two keep a disk busy while one of them prepares its next block.
+  int workers = 2;
   // What is read and written at once; a multiple of 4 KiB. Each worker has a buffer of this size.
   Bytes block = MiB(1);
 };
@@ -181,7 +176,7 @@ std::shared_ptr<Store> host_store(const HostStoreOptions& options = {});
 // A store (reprise/store.h) that keeps tensors in the memory they are in, in fewer bytes.
 //
 //   auto store = reprise::compressed_store({.compression = reprise::Compression::kInt8});
-//   reprise::Offload scope(store);          // what autograd saves takes about a quarter
+//   reprise::OffloadScope scope(store);          // what autograd saves takes about a quarter
 //
 // Exact forms, which never change a bit, are chosen for each value by what it holds, whatever
 // the compression:
@@ -222,7 +217,7 @@ std::shared_ptr<Store> host_store(const HostStoreOptions& options = {});
 enum class Compression : std::uint8_t { kExact, kBfloat16, kInt8, kInt4 };
 
 // What a value became.
-enum class CompressedForm : std::uint8_t { kAsItIs, kMask, kSparse, kBfloat16, kInt8, kInt4 };
+enum class CompressedForm : std::uint8_t { kUncompressed, kMask, kSparse, kBfloat16, kInt8, kInt4 };
 
 struct CompressedStoreOptions {
   // Lossy only if asked for.
@@ -242,8 +237,8 @@ struct CompressedTotals {
 };
 
 // What park_as() made of one value.
-struct CompressedAs {
-  CompressedForm form = CompressedForm::kAsItIs;
+struct CompressionResult {
+  CompressedForm form = CompressedForm::kUncompressed;
   Bytes before;
   Bytes after;
   // Of a lossy form: the mean over elements of (largest - least of its block)^2 by the mean of
@@ -258,7 +253,7 @@ class CompressedStore : public Store {
   // UsageError if it changes more than the store's own, which exact() goes by. `became`, where it
   // is not null, is told what was made of it.
   virtual std::unique_ptr<ParkedTensor> park_as(const at::Tensor& tensor, Compression compression,
-                                                CompressedAs* became = nullptr) = 0;
+                                                CompressionResult* became = nullptr) = 0;
 
   // What the values that are parked now take; statistics().parked is what they took before.
   virtual Bytes compressed() const = 0;

@@ -198,7 +198,7 @@ bool Recorder::makes_much(const OperatorCall& call, const BegunCall& begun) cons
   const auto is_large = [&](const at::Tensor& tensor) {
     if (!tensor.defined()) return false;
     if (!tape_.manages(tensor)) return tensor.is_nested();
-    return static_cast<std::int64_t>(tensor.storage().nbytes()) >= options_.smallest.count;
+    return static_cast<std::int64_t>(tensor.storage().nbytes()) >= options_.min_bytes.count;
   };
   bool is_any = std::ranges::any_of(
       begun.writes, [&](const BegunCall::Write& write) { return is_large(write.tensor); });

@@ -25,7 +25,9 @@ namespace reprise::tape {
 
 // Steps are planned, and what replays take is measured for that. Paranoid ones drop everything,
 // whatever it costs.
-inline bool learns(const BudgetOptions& options) { return options.learn && !options.paranoid; }
+inline bool learns(const BudgetOptions& options) {
+  return options.plan_repeated_steps && !options.paranoid;
+}
 
 class Budget final : public libtorch::LimitKeeper {
  public:
@@ -45,7 +47,7 @@ class Budget final : public libtorch::LimitKeeper {
 
   const Bytes limit;
   const BudgetOptions options;
-  const std::unique_ptr<plan::Heuristic> heuristic;
+  const std::unique_ptr<plan::EvictionHeuristic> heuristic;
   libtorch::CallForms forms;
   ReplayCosts costs;
   // Where the device is one.

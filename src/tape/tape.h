@@ -43,7 +43,7 @@ class Tape {
     bool logs;                 // the step is written down for simulations
   };
   // `weighing`: null where all values weigh 1.
-  Tape(const BudgetOptions& options, const plan::Heuristic& heuristic, const Parts& parts,
+  Tape(const BudgetOptions& options, const plan::EvictionHeuristic& heuristic, const Parts& parts,
        std::shared_ptr<Weighing> weighing);
   ~Tape();
   Tape(const Tape&) = delete;

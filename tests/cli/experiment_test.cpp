@@ -243,23 +243,23 @@ TEST(ExperimentMethods, ParametersReachPgac) {
   EXPECT_EQ(text.alpha, 0.5);
   EXPECT_EQ(text.gamma, GammaSchedule::linear(1.5, 0.5));
   EXPECT_EQ(text.steps, 200);
-  EXPECT_FALSE(text.fills_budget);
+  EXPECT_FALSE(text.fill_budget);
   EXPECT_FALSE(text.lossy);
-  EXPECT_TRUE(pgac_options("pgac:cost", settings, 7).fills_budget);
-  EXPECT_FALSE(pgac_options("pgac:cost,fill=no", settings, 7).fills_budget);
+  EXPECT_TRUE(pgac_options("pgac:cost", settings, 7).fill_budget);
+  EXPECT_FALSE(pgac_options("pgac:cost,fill=no", settings, 7).fill_budget);
   const PgacOptions searching = pgac_options("pgac:cost,search=yes", settings, 7);
-  EXPECT_TRUE(searching.searches);
-  EXPECT_FALSE(searching.fills_budget);
-  EXPECT_FALSE(pgac_options("pgac:cost,search=no", settings, 7).searches);
+  EXPECT_TRUE(searching.exact_search);
+  EXPECT_FALSE(searching.fill_budget);
+  EXPECT_FALSE(pgac_options("pgac:cost,search=no", settings, 7).exact_search);
   EXPECT_THAT(
       refusal_of([&] { pgac_options("pgac:cost,search=yes,fill=yes", settings, 7); }),
-      HasSubstr("pgac:cost,search=yes,fill=yes': Pgac: searches and fills_budget are both set"));
+      HasSubstr("pgac:cost,search=yes,fill=yes': Pgac: exact_search and fill_budget are both set"));
   EXPECT_EQ(pgac_options("pgac:product", settings, 7).ranking, PgacRanking::kInfluenceTimesCost);
   EXPECT_EQ(pgac_options("random", settings, 7).ranking, PgacRanking::kRandom);
   EXPECT_EQ(pgac_options("random", settings, 7).seed, 7u);
   const PgacOptions lossy = pgac_options("pgac:lossy,far=0.25", settings, 7);
   EXPECT_EQ(lossy.lossy->gradient_error, 0.05);
-  EXPECT_EQ(lossy.lossy->far, 0.25);
+  EXPECT_EQ(lossy.lossy->int4_threshold, 0.25);
   EXPECT_EQ(pgac_options("pgac:lossy,error=0.5", settings, 7).lossy->gradient_error, 0.5);
 }
 

@@ -54,7 +54,7 @@ TEST(Budget, TheStepFitsAndGradientsAreThePlainOnes) {
   for (const double share : {0.8, 0.6}) {
     const Bytes limit(start.count +
                       static_cast<std::int64_t>(share * static_cast<double>((peak - start).count)));
-    MemoryBudget budget(limit, {.smallest = Bytes(1024)});
+    MemoryBudget budget(limit, {.min_bytes = Bytes(1024)});
     EXPECT_TRUE(testing::same_bits(testing::gradients_under(budget, f, network.leaves()), plain));
     EXPECT_LE(budget.report().peak, limit);
     EXPECT_GT(budget.report().replayed, 0);
@@ -198,14 +198,13 @@ TEST(Budget, AWarningMayTakeThePlaceOfTheError) {
 TEST(Budget, BadOptionsAreRefused) {
   EXPECT_THAT(testing::error_of<UsageError>([] { MemoryBudget budget(Bytes(0)); }),
               ::testing::HasSubstr("the limit is 0 bytes; it must be above 0"));
-  EXPECT_THAT(
-      testing::error_of<UsageError>([] { MemoryBudget budget(GiB(1), {.heuristic = "best"}); }),
-      ::testing::HasSubstr("h_eq"));
+  EXPECT_THAT(testing::error_of<UsageError>([] { parse_heuristic("best"); }),
+              ::testing::HasSubstr("h_eq"));
   const auto refusal_of = [](const BudgetOptions& options) {
     return testing::error_of<UsageError>([&] { MemoryBudget budget(GiB(1), options); });
   };
-  EXPECT_THAT(refusal_of({.smallest = Bytes(-1)}),
-              ::testing::HasSubstr("BudgetOptions::smallest is -1 bytes; it must be at least 0"));
+  EXPECT_THAT(refusal_of({.min_bytes = Bytes(-1)}),
+              ::testing::HasSubstr("BudgetOptions::min_bytes is -1 bytes; it must be at least 0"));
   for (const double limit : {-1.0, std::nan("")}) {
     EXPECT_THAT(
         refusal_of({.replay_limit = std::chrono::duration<double>(limit)}),
@@ -268,7 +267,7 @@ TEST(Budget, StepsThatEndInTheWrongOrderLeaveNothingBehind) {
 
 TEST(Budget, ADeepChainIsReplayedWithoutRecursion) {
   const Tensor x = leaf({16, 16});
-  MemoryBudget budget(live_bytes() + MiB(4), {.smallest = Bytes(512)});
+  MemoryBudget budget(live_bytes() + MiB(4), {.min_bytes = Bytes(512)});
   Tensor y;
   {
     auto step = budget.step();

@@ -208,7 +208,7 @@ class TapeMethod final : public ExperimentMethod {
     scope.finish();
     return value;
   }
-  double recompute_seconds() override { return budget_->report().replay_seconds; }
+  double recompute_seconds() override { return budget_->report().replay_time.count(); }
 
  private:
   // The optimizer's first step makes what is live in all steps after it. These find some bytes more
@@ -268,8 +268,8 @@ std::unique_ptr<ExperimentMethod> make_method(const std::string& method,
   if (method == "dtr" || method == "dtr-influence" || method == "budget") {
     BudgetOptions options{.device = device};
     if (method != "budget") {
-      options.heuristic = "h_dtr";
-      options.learn = false;
+      options.heuristic = Heuristic::kHDtr;
+      options.plan_repeated_steps = false;
     }
     if (method == "dtr-influence") options.weights = influence_weights();
     return std::make_unique<TapeMethod>(task, device, budget, std::move(options));

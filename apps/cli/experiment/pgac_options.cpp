@@ -33,13 +33,13 @@ std::vector<std::string> parts_between_commas(std::string_view text) {
 
 PgacOptions named_pgac(const std::string& name, const ExperimentSettings& settings) {
   PgacOptions options;
-  options.fills_budget = name != "pgac:text" && name != "pgac:lossy";
+  options.fill_budget = name != "pgac:text" && name != "pgac:lossy";
   if (name == "pgac:cost") options.ranking = PgacRanking::kCost;
   if (name == "pgac:product") options.ranking = PgacRanking::kInfluenceTimesCost;
   if (name == "random") options.ranking = PgacRanking::kRandom;
   if (name == "pgac:lossy") {
     options.lossy = LossyOptions{.gradient_error = settings.gradient_error};
-    options.lossy->minimum = kLeastParked;
+    options.lossy->min_bytes = kLeastParked;
   }
   return options;
 }
@@ -69,11 +69,11 @@ void set_parameter(PgacOptions& options, const std::string& method, const std::s
   } else if (name == "gamma") {
     options.gamma = named_gamma(method, value);
   } else if (name == "fill" && (value == "yes" || value == "no")) {
-    options.fills_budget = value == "yes";
+    options.fill_budget = value == "yes";
   } else if (name == "search" && (value == "yes" || value == "no")) {
-    options.searches = value == "yes";
+    options.exact_search = value == "yes";
   } else if (name == "far" && options.lossy) {
-    options.lossy->far = number({0, 1});
+    options.lossy->int4_threshold = number({0, 1});
   } else if (name == "error" && options.lossy) {
     options.lossy->gradient_error = number({.least = 0, .most = 1e9, .without_least = true});
   } else {
@@ -99,7 +99,7 @@ PgacOptions pgac_options(const std::string& method, const ExperimentSettings& se
     }
   }
   // What fills the budget otherwise has nothing to fill after a search.
-  if (options.searches && !given.contains("fill")) options.fills_budget = false;
+  if (options.exact_search && !given.contains("fill")) options.fill_budget = false;
   options.steps = settings.step_count();
   options.seed = seed;
   if (options.lossy) options.lossy->seed = seed;

@@ -15,7 +15,7 @@ struct ExperimentSettings;
 // | q, alpha  | numbers, as PgacOptions has them                                        |
 // | gamma     | constant, linear or cosine (from 1.5 to 0.5), learned                   |
 // | fill      | yes or no                                                               |
-// | far, error| of pgac:lossy: LossyOptions::far and gradient_error                     |
+// | far, error| of pgac:lossy: LossyOptions::int4_threshold and gradient_error                     |
 //
 // Without a budget, which the run gives. Throws UsageError, naming the method and the parameter,
 // for anything else, and as Pgac does.

@@ -121,12 +121,12 @@ struct LossyOptions {
   // The most relative error of the step's gradients, |g' - g| / |g|; above 0. See above for what is
   // promised.
   double gradient_error = 1e-2;
-  double far = 0.5;          // from 0, no layer in 4 bits, to 1, all that are below tau
-  Bytes minimum = KiB(64);   // smaller values stay as they are
-  std::int64_t block = 256;  // CompressedStoreOptions::block
-  std::uint64_t seed = 0;    // of stochastic rounding, and of when audits are
+  double int4_threshold = 0.5;  // from 0, no layer in 4 bits, to 1, all that are below tau
   // Steps from one audit to the next, in the mean, once audits pass; from 1 to 2^32.
   std::int64_t audit_every = 64;
+  Bytes min_bytes = KiB(64);  // smaller values stay as they are
+  std::int64_t block = 256;   // CompressedStoreOptions::block
+  std::uint64_t seed = 0;     // of stochastic rounding, and of when audits are
 };
 
 // What happens to what a layer saves. From what changes nothing to what changes most, but for the
@@ -134,49 +134,49 @@ struct LossyOptions {
 enum class PgacRoute : std::uint8_t { kKept, kBfloat16, kInt8, kInt4, kRecomputed };
 
 struct PgacOptions {
-  double alpha = 0.9;     // of the moving average, from 0 to below 1
-  double quantile = 0.5;  // q, from 0 to 1; interpolated linearly, as NumPy does
-  GammaSchedule gamma = {};
-  // The steps of the training, for the fraction that `gamma` goes by: observe(step) is at step /
-  // steps. Required unless gamma is constant.
-  std::int64_t steps = 0;
-
   // Where a layer's average starts: at its first score, or at zero.
   enum class Start : std::uint8_t { kFirstScore, kZero };
-  Start start = Start::kFirstScore;
-  // As the proposal's pseudocode has it where it differs from its formulas: averages start at zero
-  // (those of layers without any score are zero too, whatever `start` says), and the threshold is
-  // taken when only the last layer's average is new.
-  bool literal = false;
 
-  std::optional<Bytes> budget = {};
+  // -- Which layers are kept
+
+  double alpha = 0.9;     // of the moving average; at least 0 and below 1
+  double quantile = 0.5;  // q, from 0 to 1; linear between two averages, as NumPy's default
+  GammaSchedule gamma = {};
+  // The steps of the training, required unless `gamma` is constant: observe(step) evaluates `gamma`
+  // at the fraction step / steps.
+  std::int64_t steps = 0;
+
+  // -- Bytes
+
+  std::optional<Bytes> budget = {};  // none: the threshold alone decides
   PgacRanking ranking = PgacRanking::kInfluence;
-  // With room left in the budget, keeps discarded layers again, those of highest rank first.
-  bool fills_budget = false;
-  // With a budget: the mask is not the threshold's, made to fit layer by layer, but of all masks
-  // that fit the one whose discarded layers have the least sum of influence (or seconds, or their
-  // product, as `ranking` says). With PgacRanking::kCost that is the fastest mask that there is.
-  // The threshold is then reported, and decides nothing.
-  bool searches = false;
+  // While the budget has room, keep discarded layers again, those of highest rank first.
+  bool fill_budget = false;
+  // Take the cheapest of all masks that fit in the budget: the one whose discarded layers have the
+  // least sum of influence, seconds or their product, as `ranking` says. With PgacRanking::kCost
+  // this is the fastest mask that exists. The threshold is reported and decides nothing.
+  bool exact_search = false;
+  // Keep layers below the threshold in fewer bits, which changes gradients; none: they are exact.
+  std::optional<LossyOptions> lossy = {};
 
-  // A kept layer goes when its average is below tau (1 - hysteresis), a discarded one comes back
-  // when it is at or above tau (1 + hysteresis). From 0 to below 1.
+  // -- Rarely needed
+
+  Start start = Start::kFirstScore;
+  // Follow the proposal's pseudocode where it differs from its formulas: averages start at zero,
+  // whatever `start` says and for layers without any score too, and the threshold is taken when
+  // only the last layer's average is new.
+  bool follow_pseudocode = false;
+  // Discard a kept layer when its average is below tau (1 - hysteresis), and keep a discarded one
+  // again at or above tau (1 + hysteresis); at least 0 and below 1.
   double hysteresis = 0;
-  // The least number of observed steps between two changes of the mask.
-  std::int64_t steps_between_changes = 1;
-
-  std::int64_t stride = 1;  // InfluenceOptions::stride
-  std::uint64_t seed = 0;   // of what the learned schedule and PgacRanking::kRandom draw
-
-  // One threshold for several processes, each with a Pgac for its copy of the model: called in
-  // observe() with the averages of this one's layers (NaN where there is none), it makes of them
-  // those that the threshold and the mask are taken of, by an all-reduce for instance, so that all
-  // come to one mask. Report and state have this process's own averages. With `literal` it is
-  // called twice. Empty: each process has its own threshold. Budgets go by what each has measured,
-  // so masks that they correct may differ all the same. Throws UsageError if it changes the number.
+  std::int64_t steps_between_changes = 1;  // least observed steps between two changes of the mask
+  std::int64_t stride = 1;                 // InfluenceOptions::stride
+  std::uint64_t seed = 0;  // for the draws of a learned gamma and of PgacRanking::kRandom
+  // One threshold for several processes, each with its copy of the model. observe() calls it with
+  // this process's averages (NaN for none), and it replaces them, by an all-reduce for instance;
+  // twice with `follow_pseudocode`. Report and state keep this process's own averages. Masks that
+  // budgets correct may still differ. UsageError if it changes the number of averages.
   std::function<void(std::vector<double>& averages)> combine = {};
-
-  std::optional<LossyOptions> lossy = {};  // none: gradients are exact
 };
 
 struct PgacLayer {
@@ -199,8 +199,8 @@ struct PgacReport {
   double error = 0;             // the largest relative error of the step's scores
   // Of the mask, by the measured layers; only with a budget.
   Bytes predicted_peak;
-  std::chrono::duration<double> predicted_recompute{};
-  // Whether the mask is the cheapest that fits: PgacOptions::searches, or because discarding by
+  Seconds predicted_recompute{};
+  // Whether the mask is the cheapest that fits: PgacOptions::exact_search, or because discarding by
   // rank did not lead below the budget.
   bool by_search = false;
 
@@ -361,7 +361,7 @@ class InfluenceMeter {
 // PGAC for models without layers: a byte budget that drops sooner what has less influence on the
 // gradients.
 //
-//   reprise::MemoryBudget budget{reprise::GiB(8), {.heuristic = "h_dtr",
+//   reprise::MemoryBudget budget{reprise::GiB(8), {.heuristic = reprise::Heuristic::kHDtr,
 //                                                  .weights = reprise::influence_weights()}};
 //
 // A value's score h (BudgetOptions::heuristic) becomes  h * w,  where
@@ -369,7 +369,7 @@ class InfluenceMeter {
 //   s  = || d * a ||_2        the influence of the value a with gradient d = dL/da
 //                             (pgac.h), made in backward
 //   m <- alpha m + (1 - alpha) s      the moving average over steps, from the first s on
-//   w  = max(m / mean of all m, smallest)
+//   w  = max(m / mean of all m, min_weight)
 //
 // as PGAC has it of layers (pgac.h), with an operator call in a layer's place. A call is
 // known again in the next steps by its kind (operator, shapes, whole numbers) and by how many of
@@ -387,14 +387,14 @@ struct InfluenceWeightsOptions {
   double alpha = 0.9;
   // The least weight. With zero a value of no influence would go before any other, however dear it
   // is to make again; this bounds what influence can outweigh.
-  double smallest = 1e-2;
+  double min_weight = 1e-2;
   // As InfluenceOptions::stride: of so many runs of 64 elements one is looked at.
   std::int64_t stride = 1;
 };
 
 // For one budget or several. Calls that no step has made for 64 steps are forgotten. On an
 // accelerator scores are read one step late. Throws UsageError for alpha outside of [0, 1), for
-// `smallest` outside of [1e-6, 1], and for a stride below 1.
+// `min_weight` outside of [1e-6, 1], and for a stride below 1.
 std::shared_ptr<ValueWeights> influence_weights(const InfluenceWeightsOptions& options = {});
 
 }  // namespace reprise

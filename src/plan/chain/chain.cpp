@@ -15,7 +15,7 @@ namespace reprise {
 namespace {
 
 using plan::JsonTree;
-using Seconds = std::chrono::duration<double>;
+using Seconds = Seconds;
 
 constexpr std::string_view kFormat = "reprise chain";
 constexpr std::int64_t kVersion = 1;

@@ -7,6 +7,7 @@
 #include <reprise/error.h>
 
 #include <cmath>
+#include "tests/plan/simulate/heuristics.h"
 
 namespace reprise::plan {
 namespace {
