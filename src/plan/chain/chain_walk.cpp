@@ -11,7 +11,6 @@ namespace reprise::plan {
 namespace {
 
 using Kind = ScheduleOp::Kind;
-using Seconds = Seconds;
 
 const char* name_of(Kind kind) {
   switch (kind) {
