@@ -31,7 +31,7 @@ struct Side {
 
 constexpr Side kSides[] = {
     {kStock, [] {}},
-    {"hooks", [] { SavedTensorHooks opened_once(itself, itself); }},
+    {"hooks", [] { SavedTensorHooksScope opened_once(itself, itself); }},
     {"interceptor", [] { libtorch::operator_interceptor_variant(); }},
     {"tape", [] {}, tape_steps},
 };

@@ -174,7 +174,7 @@ void report_rankings(Session& session, UnlikeLayers layered) {
   const plan::KeepMask all(chain.stages.size(), true);
   const std::vector<double> averages = averages_of(layered);
   for (const std::int64_t segments : {2, 3, 4}) {
-    const ScheduleCost uniform = check(chain, planners::uniform(chain, segments));
+    const ScheduleCost uniform = evaluate(chain, planners::uniform(chain, segments));
     if (fitting.fit(all, {}, std::nullopt, false).peak <= uniform.peak) continue;
     const auto recompute = [&](const influence::Preference& preference) {
       return fitting.fit(all, preference, uniform.peak, /*fills=*/true).recompute.count();

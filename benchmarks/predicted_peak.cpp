@@ -60,7 +60,7 @@ void report_network(Session& session, const testing::NetworkKind& kind) {
   const auto real = kind.make();
   std::shared_ptr<testing::Network> unallocated;
   {
-    const MetaTensors meta;
+    const MetaTensorsScope meta;
     unallocated = kind.make();
   }
   report_peak(session, kind.name, estimate_step(*unallocated, [&] { return unallocated->loss(0); }),

@@ -188,7 +188,8 @@ TEST(Compare, MeasuresAStrategyThatParksWhatForwardSaves) {
          return models::Method{.prepare = [&](models::Method& method, c10::Device) {
            method.around_forward = [&]() -> ContextScope {
              const auto pack = [&](const at::Tensor& t) { return ++parked, t.clone(); };
-             return std::make_shared<SavedTensorHooks>(pack, [](const at::Tensor& t) { return t; });
+             return std::make_shared<SavedTensorHooksScope>(pack,
+                                                            [](const at::Tensor& t) { return t; });
            };
          }};
        }}};

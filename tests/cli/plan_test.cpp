@@ -40,7 +40,7 @@ TEST_F(Plan, TellsWhatEveryPlannerMakesOfABudget) {
   ASSERT_EQ(finished.exit_code, 0) << finished.err;
   const json result = json::parse(finished.out);
   const Chain of = plan::uniform_chain(8);
-  const Bytes plain = check(of, planners::keep_all(of)).peak;
+  const Bytes plain = evaluate(of, planners::keep_all(of)).peak;
   EXPECT_EQ(result.at("plain_peak_bytes"), plain.count);
   EXPECT_EQ(Chain::parse(result.at("chain").dump()), of);
   std::vector<std::int64_t> budgets;
@@ -50,7 +50,7 @@ TEST_F(Plan, TellsWhatEveryPlannerMakesOfABudget) {
   const json& row = result.at("plans").at(1);
   EXPECT_EQ(row.at("planner"), "rotor");
   const reprise::Schedule schedule = planners::rotor(of, Bytes(half));
-  const ScheduleCost cost = check(of, schedule);
+  const ScheduleCost cost = evaluate(of, schedule);
   EXPECT_EQ(reprise::Schedule::parse(row.at("schedule").dump()), schedule);
   EXPECT_EQ(row.at("peak_bytes"), cost.peak.count);
   EXPECT_EQ(row.at("forwards"), cost.forwards);
@@ -79,7 +79,8 @@ TEST_F(Plan, DrawsAndWritesASchedule) {
   ASSERT_EQ(finished.exit_code, 0) << finished.err;
   const Chain of = plan::uniform_chain(8);
   const reprise::Schedule schedule = reprise::Schedule::read(schedule_file);
-  EXPECT_LE(check(of, schedule).peak.count, check(of, planners::keep_all(of)).peak.count * 6 / 10);
+  EXPECT_LE(evaluate(of, schedule).peak.count,
+            evaluate(of, planners::keep_all(of)).peak.count * 6 / 10);
   EXPECT_EQ(contents(picture_file), picture_svg(of, schedule));
   EXPECT_THAT(finished.out, HasSubstr(picture(of, schedule)));
 }

@@ -83,7 +83,7 @@ TEST_P(PredictedNetworkPeak, IsThatOfTheRealStep) {
   const auto real = GetParam().make();
   std::shared_ptr<testing::Network> unallocated;
   {
-    const MetaTensors meta;
+    const MetaTensorsScope meta;
     unallocated = GetParam().make();
   }
   expect_near(estimate_step(*unallocated, [&] { return unallocated->loss(0); }),

@@ -10,7 +10,7 @@ namespace reprise::app {
 EstimatedModel::EstimatedModel(const EstimateModelOptions& options)
     : options_(options), estimate_options_(estimate_options(options)) {
   {
-    const MetaTensors unallocated;
+    const MetaTensorsScope unallocated;
     model_ = models::Gpt(options.gpt);
     if (options.dtype == "bf16") model_->to(at::kBFloat16);
   }

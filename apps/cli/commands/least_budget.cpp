@@ -21,10 +21,10 @@ SimulatedStep online(const StepTrace& trace, Bytes budget, Moment end) {
   // Zero would be no limit.
   const BudgetSearch::Time none_left(1e-9), left = end - Moment(Clock::now());
   return trace.simulate({.budget = budget,
-                         .heuristic = "h_up",
-                         .by_index = true,
+                         .heuristic = Heuristic::kHUp,
                          .slowdown_limit = kSlowestStep,
-                         .time_limit = std::max(left, none_left)});
+                         .time_limit = std::max(left, none_left),
+                         .by_index = true});
 }
 
 // Nothing where the step is beyond what a plan can count.

@@ -72,7 +72,7 @@ std::vector<Planned> plan_all(const PlanOptions& options, const Chain& chain, By
           all.emplace_back(Planned{planner, read_planned_budget(text, plain_peak), {}, {}, {}});
       try {
         row.schedule = planner_of(options, planner)(chain, row.budget);
-        row.cost = check(chain, *row.schedule, {options.store_bandwidth});
+        row.cost = evaluate(chain, *row.schedule, {options.store_bandwidth});
       } catch (const BudgetError& error) {
         row.failure = error.what();
       }
@@ -111,7 +111,7 @@ void print_table(const PlanOptions& options, const Chain& chain, Bytes plain_pea
   print_result(table.text() + "\n");
   // A picture of more columns would be broken into lines.
   constexpr std::size_t kWidest = 100;
-  if (all.size() == 1 && all[0].schedule && all[0].schedule->steps.size() <= kWidest) {
+  if (all.size() == 1 && all[0].schedule && all[0].schedule->ops.size() <= kWidest) {
     print_result(picture(chain, *all[0].schedule, {options.store_bandwidth}) + "\n");
   }
 }
@@ -165,7 +165,7 @@ int plan(PlanOptions options) {
   const Chain chain = options.chain.empty() ? measured_chain(options) : Chain::read(options.chain);
   // First, for it takes longest to make.
   write(chain_file, chain.json());
-  const Bytes plain_peak = check(chain, planners::keep_all(chain)).peak;
+  const Bytes plain_peak = evaluate(chain, planners::keep_all(chain)).peak;
   const std::vector<Planned> all = plan_all(options, chain, plain_peak);
   options.json ? print_json(options, chain, plain_peak, all)
                : print_table(options, chain, plain_peak, all);

@@ -89,9 +89,9 @@ int plan_step(const PlanOptions& options) {
       const Bytes budget = read_planned_budget(text, trace.plain_peak());
       const StepPlanOptions wanted = {.budget = budget,
                                       .time_limit = std::chrono::duration<double>(options.seconds),
+                                      .store = {options.store_bandwidth},
                                       .moves = options.moves,
-                                      .seed = static_cast<std::uint64_t>(options.seed),
-                                      .store = {options.store_bandwidth}};
+                                      .seed = static_cast<std::uint64_t>(options.seed)};
       rows.push_back(
           {planner, budget,
            planner == "ilp" ? planners::ilp(trace, wanted) : planners::hindsight(trace, wanted)});

@@ -125,9 +125,9 @@ int simulate(const Options& options) {
   for (const std::string& heuristic : heuristics) {
     for (const std::string& text : budgets) {
       SimulateOptions each{.budget = {},
-                           .heuristic = heuristic,
-                           .by_index = options.by_index,
+                           .heuristic = parse_heuristic(heuristic),
                            .slowdown_limit = options.slowdown_limit,
+                           .by_index = options.by_index,
                            .seed = static_cast<std::uint64_t>(options.seed)};
       each.budget = text == "least" ? least_that_fits(trace, each)
                                     : read_planned_budget(text, trace.plain_peak());

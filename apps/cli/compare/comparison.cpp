@@ -220,7 +220,7 @@ void Comparison::examine(Measured& measured) {
   measured.activations = memory.peak_above_start();
   if (measured.asked) {
     measured.tape = measured.budget->report();
-    measured.recompute_share += measured.tape.replay_seconds / seconds;
+    measured.recompute_share += measured.tape.replay_time.count() / seconds;
   } else if (peak_ == Bytes(0)) {
     seconds_ = seconds;
     live_ = memory.live_at_start();

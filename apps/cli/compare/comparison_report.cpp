@@ -16,13 +16,13 @@ nlohmann::json per_step(const reprise::StepReport& sum, std::size_t steps) {
           {"dropped", mean(sum.dropped)},
           {"dropped_bytes", mean(sum.dropped_bytes.count)},
           {"replayed", mean(sum.replayed)},
-          {"replay_ms", mean(1e3 * sum.replay_seconds)},
+          {"replay_ms", mean(1e3 * sum.replay_time.count())},
           {"packed", mean(sum.packed)},
           {"packed_bytes", mean(sum.packed_bytes.count)},
-          {"pack_ms", mean(1e3 * sum.pack_seconds)},
+          {"pack_ms", mean(1e3 * sum.pack_time.count())},
           {"parked", mean(sum.parked)},
           {"parked_bytes", mean(sum.parked_bytes.count)},
-          {"transfer_ms", mean(1e3 * sum.transfer_seconds)}};
+          {"transfer_ms", mean(1e3 * sum.transfer_time.count())}};
 }
 
 namespace {

@@ -38,14 +38,14 @@ nlohmann::json metrics_of(const TrainOptions& options, const StepReport& report)
     metrics.update({{"dropped", tape->dropped},
                     {"dropped_bytes", tape->dropped_bytes.count},
                     {"replayed", tape->replayed},
-                    {"replay_ms", 1e3 * tape->replay_seconds},
+                    {"replay_ms", 1e3 * tape->replay_time.count()},
                     {"packed", tape->packed},
                     {"packed_bytes", tape->packed_bytes.count},
-                    {"pack_ms", 1e3 * tape->pack_seconds}});
+                    {"pack_ms", 1e3 * tape->pack_time.count()}});
     if (options.park) {
       metrics.update({{"parked", tape->parked},
                       {"parked_bytes", tape->parked_bytes.count},
-                      {"transfer_ms", 1e3 * tape->transfer_seconds}});
+                      {"transfer_ms", 1e3 * tape->transfer_time.count()}});
     }
   }
   return metrics;
@@ -57,14 +57,14 @@ void add(reprise::StepReport& sum, const reprise::StepReport& step) {
   sum.dropped += step.dropped;
   sum.dropped_bytes += step.dropped_bytes;
   sum.replayed += step.replayed;
-  sum.replay_seconds += step.replay_seconds;
+  sum.replay_time += step.replay_time;
   sum.packed += step.packed;
   sum.packed_bytes += step.packed_bytes;
   sum.unpacked += step.unpacked;
-  sum.pack_seconds += step.pack_seconds;
+  sum.pack_time += step.pack_time;
   sum.parked += step.parked;
   sum.parked_bytes += step.parked_bytes;
-  sum.transfer_seconds += step.transfer_seconds;
+  sum.transfer_time += step.transfer_time;
 }
 
 // Of the last steps only: this runs after every one.

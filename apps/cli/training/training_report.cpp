@@ -91,19 +91,19 @@ std::string describe_tape(const Outcome& outcome, const TrainingBudget& budget) 
           ? ""
           : fmt::format(
                 ", packs {} ({}) in {} ms", format_count(static_cast<double>(sum.packed) / steps),
-                bytes(sum.packed_bytes), format_milliseconds(1e3 * sum.pack_seconds / steps));
+                bytes(sum.packed_bytes), format_milliseconds(1e3 * sum.pack_time.count() / steps));
   const std::string parked =
       sum.parked == 0 ? ""
                       : fmt::format(", parks {} ({}) and waits {} ms for that",
                                     format_count(static_cast<double>(sum.parked) / steps),
                                     bytes(sum.parked_bytes),
-                                    format_milliseconds(1e3 * sum.transfer_seconds / steps));
+                                    format_milliseconds(1e3 * sum.transfer_time.count() / steps));
   return fmt::format(
       "{} held: a step drops {} values ({}){}{}, and runs {} operators again in {} ms",
       to_string(budget.limit()), format_count(static_cast<double>(sum.dropped) / steps),
       bytes(sum.dropped_bytes), packed, parked,
       format_count(static_cast<double>(sum.replayed) / steps),
-      format_milliseconds(1e3 * sum.replay_seconds / steps));
+      format_milliseconds(1e3 * sum.replay_time.count() / steps));
 }
 
 nlohmann::json tape_of(const Outcome& outcome, const TrainingBudget& budget) {

@@ -67,7 +67,7 @@ void check_method(const MethodOptions& options);
 //
 // | q, alpha     | numbers, as PgacOptions has them                                        |
 // | gamma        | constant, linear or cosine (both from 1.5 to 0.5), learned              |
-// | fill, search | yes or no: PgacOptions::fills_budget and searches                       |
+// | fill, search | yes or no: PgacOptions::fill_budget, exact_search                       |
 // | far, error   | of pgac:lossy: LossyOptions::far and gradient_error                     |
 PgacOptions pgac_options(const MethodOptions& options);
 
