@@ -2,7 +2,7 @@
 #pragma once
 
 #include "blocks.h"
-#include "race.h"
+#include "benchmarks/support/race.h"
 
 namespace reprise::bench {
 

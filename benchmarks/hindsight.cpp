@@ -16,7 +16,7 @@
 
 #include "benches.h"
 #include "blocks.h"
-#include "session.h"
+#include "benchmarks/support/session.h"
 
 namespace reprise::bench {
 namespace {

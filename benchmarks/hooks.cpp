@@ -8,7 +8,7 @@
 
 #include "benches.h"
 #include "chain.h"
-#include "fresh_processes.h"
+#include "benchmarks/support/fresh_processes.h"
 
 namespace reprise::bench {
 namespace {

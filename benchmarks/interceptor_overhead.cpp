@@ -7,8 +7,8 @@
 
 #include "benches.h"
 #include "chain.h"
-#include "fresh_processes.h"
-#include "pass_through.h"
+#include "benchmarks/support/fresh_processes.h"
+#include "benchmarks/support/pass_through.h"
 
 namespace reprise::bench {
 namespace {

@@ -19,7 +19,7 @@
 #include "blocks.h"
 #include "core/statistics.h"
 #include "influence/fitting.h"
-#include "race.h"
+#include "benchmarks/support/race.h"
 
 namespace reprise::bench {
 namespace {

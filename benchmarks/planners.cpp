@@ -15,7 +15,7 @@
 
 #include "benches.h"
 #include "models/gpt.h"
-#include "race.h"
+#include "benchmarks/support/race.h"
 
 namespace reprise::bench {
 namespace {

@@ -12,9 +12,9 @@
 #include "benches.h"
 #include "models/gpt.h"
 #include "models/strategy.h"
-#include "session.h"
+#include "benchmarks/support/session.h"
 #include "tests/estimate/measured.h"
-#include "tests/tape/networks.h"
+#include "tests/tape/networks/networks.h"
 
 namespace reprise::bench {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "benches.h"
 #include "models/transformer.h"
-#include "race.h"
+#include "benchmarks/support/race.h"
 
 namespace reprise::bench {
 namespace {

@@ -11,7 +11,7 @@
 #include "benches.h"
 #include "plan/simulate/simulator.h"
 #include "plan/trace/trace_writer.h"
-#include "race.h"
+#include "benchmarks/support/race.h"
 
 namespace reprise::bench {
 namespace {

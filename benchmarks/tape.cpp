@@ -5,8 +5,8 @@
 
 #include "benches.h"
 #include "every_block.h"
-#include "fresh_processes.h"
-#include "pass_through.h"
+#include "benchmarks/support/fresh_processes.h"
+#include "benchmarks/support/pass_through.h"
 #include "tape_steps.h"
 
 namespace reprise::bench {

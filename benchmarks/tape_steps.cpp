@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "chain.h"
-#include "pass_through.h"
+#include "benchmarks/support/pass_through.h"
 
 namespace reprise::bench {
 

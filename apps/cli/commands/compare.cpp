@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <CLI/App.hpp>
-#include <memory>
 #include <nlohmann/json.hpp>
 
 #include "apps/cli/commands/commands.h"
@@ -45,8 +44,8 @@ void print_table(const CompareOptions& options, const std::vector<Measured>& all
   if (options.reentrant) facts.add("regions", "reentrant");
   print_result(facts.text() + "\n");
 
-  Table table({"strategy", "peak", "activations", "of none", "ms/step", "of none", "recomputing",
-               "same gradients"});
+  TextTable table({"strategy", "peak", "activations", "of none", "ms/step", "of none",
+                   "recomputing", "same gradients"});
   const Measured& plain = all.front();
   for (const Measured& each : all) {
     if (is_shown(each)) table.add(row_of_strategy(each, plain));
@@ -71,8 +70,7 @@ void print_json(const CompareOptions& options, const std::vector<Measured>& all,
                                  {"timed_steps", all.front().milliseconds.size()},
                                  {"live_before_step_bytes", comparison.live().count},
                                  {"strategies", rows}};
-  // A strategy may name a folder, whose name need not be text.
-  print_result(result.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+  print_object(result);
 }
 
 int compare(CompareOptions options) {
@@ -97,11 +95,8 @@ int compare(CompareOptions options) {
 }  // namespace
 
 void add_compare(CLI::App& program, Chosen& chosen) {
-  auto* command =
-      program.add_subcommand("compare", "Compare strategies by memory, time and gradients");
-  auto options = std::make_shared<CompareOptions>();
-  bind(*command, *options);
-  command->callback([options, &chosen] { chosen = [options] { return compare(*options); }; });
+  add_command<CompareOptions>(program, chosen, "compare",
+                              "Compare strategies by memory, time and gradients", compare);
 }
 
 }  // namespace reprise::app

@@ -1,4 +1,3 @@
-// One step, done the same way for every strategy, and what is read off around it.
 #include "apps/cli/compare/comparison.h"
 
 #include <ATen/Context.h>
@@ -11,7 +10,6 @@
 #include <exception>
 #include <utility>
 
-#include "apps/cli/commands/commands.h"
 #include "apps/cli/io/failure.h"
 #include "apps/cli/io/figures.h"
 #include "apps/cli/io/interrupt.h"
@@ -24,8 +22,8 @@ namespace reprise::app {
 
 namespace {
 
-// A budget in which replays take so many times the plain step is too small for any use, and may
-// take hours.
+// A budget under which replays take so many times the plain step counts as too small; it could take
+// hours.
 constexpr double kMostReplays = 10;
 
 }  // namespace
@@ -145,7 +143,7 @@ void Comparison::measure_training() {
   allocate_gradients(*network_.model());
 }
 
-// What it comes to is known once the plain step has been measured.
+// A share is known once the plain step has been measured.
 void Comparison::open_budget(Measured& measured) {
   if (!measured.asked) return;
   if (measured.asked->is_share()) {

@@ -1,4 +1,3 @@
-// One place for what `reprise compare` and `reprise frontier` both say.
 #include "apps/cli/compare/comparison_report.h"
 
 #include <fmt/format.h>
@@ -6,24 +5,9 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-namespace reprise::app {
+#include "apps/cli/training/training_report.h"
 
-nlohmann::json per_step(const reprise::StepReport& sum, std::size_t steps) {
-  const auto mean = [&](auto total) {
-    return static_cast<double>(total) / static_cast<double>(std::max<std::size_t>(steps, 1));
-  };
-  return {{"operators", mean(sum.operators)},
-          {"dropped", mean(sum.dropped)},
-          {"dropped_bytes", mean(sum.dropped_bytes.count)},
-          {"replayed", mean(sum.replayed)},
-          {"replay_ms", mean(1e3 * sum.replay_seconds)},
-          {"packed", mean(sum.packed)},
-          {"packed_bytes", mean(sum.packed_bytes.count)},
-          {"pack_ms", mean(1e3 * sum.pack_seconds)},
-          {"parked", mean(sum.parked)},
-          {"parked_bytes", mean(sum.parked_bytes.count)},
-          {"transfer_ms", mean(1e3 * sum.transfer_seconds)}};
-}
+namespace reprise::app {
 
 namespace {
 

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "apps/cli/experiment/gzip.h"
-#include "apps/cli/io/regular_file.h"
+#include "apps/cli/io/atomic_file.h"
 
 namespace reprise::app {
 
@@ -141,7 +141,7 @@ std::vector<Record> read_delimited(const fs::path& file) {
   if (!ending) {
     throw UsageError(fmt::format("{} is no table by its name; {}", file.string(), kTableRemedy));
   }
-  const std::string bytes = read_regular_file(file, kTableRemedy);
+  const std::string bytes = read_file(file, kTableRemedy);
   return parse_delimited(ending->compressed ? gunzip(bytes, file.string()) : bytes, ending->form,
                          file.string());
 }

@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "apps/cli/experiment/run.h"
-#include "apps/cli/io/sealed_file.h"
+#include "apps/cli/io/atomic_file.h"
 
 namespace reprise::app {
 

@@ -10,7 +10,7 @@
 #include "apps/cli/experiment/findings_figures.h"
 #include "apps/cli/experiment/findings_tables.h"
 #include "apps/cli/io/figures.h"
-#include "apps/cli/io/new_file.h"
+#include "apps/cli/io/atomic_file.h"
 
 namespace reprise::app {
 
@@ -120,7 +120,7 @@ std::string failures_text(const Runs& runs) {
 }
 
 void write_whole(const fs::path& path, const std::string& text, const char* option) {
-  NewFile file(path, option);
+  AtomicFile file(path, option);
   file.write(text);
   file.take_place();
 }
@@ -159,7 +159,7 @@ void write_findings(const fs::path& folder, const fs::path& page, const char* op
     throw UsageError(fmt::format("{} has no complete run ({} were cut); let the experiment go on",
                                  escape(folder.string()), runs.cut));
   }
-  NewFile file(page, option);
+  AtomicFile file(page, option);
   const std::string name = page.stem().string() + "-pictures";
   const Findings findings = findings_of(runs, name);
   const fs::path pictures = page.parent_path() / name;

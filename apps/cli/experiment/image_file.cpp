@@ -14,7 +14,7 @@
 #include <memory>
 #include <string>
 
-#include "apps/cli/io/regular_file.h"
+#include "apps/cli/io/atomic_file.h"
 
 // Files are read by our own functions, whose errors say more.
 #define STBI_NO_STDIO
@@ -43,7 +43,7 @@ struct FreeImage {
 
 // [1, channels, height, width], in [-1, 1].
 at::Tensor decode(const fs::path& file, std::int64_t channels) {
-  const std::string bytes = read_regular_file(file, kImageRemedy);
+  const std::string bytes = read_file(file, kImageRemedy);
   if (bytes.size() > static_cast<std::size_t>(std::numeric_limits<int>::max())) {
     refuse_image(file, "it is larger than 2 GB");
   }

@@ -16,7 +16,7 @@
 #include "apps/cli/experiment/delimited.h"
 #include "apps/cli/experiment/fingerprint.h"
 #include "apps/cli/experiment/image_file.h"
-#include "apps/cli/io/regular_file.h"
+#include "apps/cli/io/atomic_file.h"
 
 namespace reprise::app {
 
@@ -174,7 +174,7 @@ void ImageSet::add_to(Fingerprint& fingerprint) const {
   for (std::size_t i = 0; i < size(); ++i) {
     fingerprint.add(static_cast<std::uint64_t>(classes_of_examples_[i]));
     if (!files_.empty()) {
-      fingerprint.add(read_regular_file(files_[i], "put the picture back, or remove it"));
+      fingerprint.add(read_file(files_[i], "put the picture back, or remove it"));
     }
   }
   if (!files_.empty()) return;

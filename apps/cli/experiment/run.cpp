@@ -21,7 +21,7 @@
 #include "apps/cli/experiment/run_lines.h"
 #include "apps/cli/experiment/task.h"
 #include "apps/cli/training/device.h"
-#include "apps/cli/training/schedule.h"
+#include "apps/cli/training/learning_rate.h"
 #include "apps/cli/training/training_checkpoint.h"
 
 namespace reprise::app {
@@ -119,7 +119,7 @@ class TrainedRun {
       : place_(place),
         options_(task_options(settings, place.model, static_cast<std::uint64_t>(place.seed))),
         task_(make_task(options_)),
-        schedule_{.peak = settings.learning_rate,
+        learning_rate_{.peak = settings.learning_rate,
                   .warmup = settings.step_count() / 10,
                   .steps = settings.step_count()},
         optimizer_(task_->module().parameters(),
@@ -148,7 +148,7 @@ class TrainedRun {
     method_->observe(done_);
     torch::nn::utils::clip_grad_norm_(task_->module().parameters(), kLargestNorm);
     for (auto& group : optimizer_.param_groups()) {
-      group.options().set_lr(schedule_.learning_rate(done_));
+      group.options().set_lr(learning_rate_.at_step(done_));
     }
     optimizer_.step();
     task_->module().zero_grad();
@@ -188,7 +188,7 @@ class TrainedRun {
   RunPlace place_;
   TaskOptions options_;
   std::unique_ptr<Task> task_;
-  Schedule schedule_;
+  LearningRate learning_rate_;
   torch::optim::AdamW optimizer_;
   std::unique_ptr<ExperimentMethod> method_;
   std::int64_t done_ = 0;

@@ -6,7 +6,7 @@
 #include <system_error>
 #include <utility>
 
-#include "apps/cli/io/sealed_file.h"
+#include "apps/cli/io/atomic_file.h"
 
 namespace reprise::app {
 

@@ -9,7 +9,7 @@
 #include <thread>
 #include <utility>
 
-#include "apps/cli/commands/option_group.h"
+#include "apps/cli/io/option_group.h"
 #include "apps/cli/experiment/method.h"
 #include "apps/cli/training/device.h"
 
@@ -71,12 +71,12 @@ void bind(CLI::App& command, ExperimentSettings& settings) {
   what.flag("--no-ablations", settings.without_ablations, "the methods alone");
   what.whole("--seeds", settings.seeds, {1, 1000}, "runs of each method; 3, or 2 with --quick");
   what.whole("--steps", settings.steps, {2, kMostSteps}, "of a run; 200, or 12 with --quick");
-  what.real("--budget", settings.budget, {.least = 0, .most = 1, .without_least = true},
+  what.real("--budget", settings.budget, {1e-9, 1},
             "bytes of every method, as a part of the plain step's peak above what is live before");
   what.real("--gradient-error", settings.gradient_error,
-            {.least = 0, .most = 1e9, .without_least = true},
+            {1e-9, 1e9},
             "the most relative error of gradients of pgac:lossy, as estimated");
-  what.real("--learning-rate", settings.learning_rate, {.least = 0, .most = 100},
+  what.real("--learning-rate", settings.learning_rate, {0, 100},
             "of AdamW after a tenth of the steps, from where it falls along half a cosine");
   what.flag("--quick", settings.quick, "small runs that show that all of it works");
   what.flag("--full-size", settings.full_size, "BERT-Base, GPT-2 Medium, ViT-B/16");
@@ -100,7 +100,7 @@ void bind(CLI::App& command, ExperimentSettings& settings) {
               "tokens of a sequence, of gpt2 and bert");
   shape.whole("--image", settings.image, {1, kMostSize}, "pixels of a side, of vit");
   shape.whole("--patch", settings.patch, {1, kMostSize}, "pixels of a patch's side, of vit");
-  shape.real("--dropout", settings.dropout, {.least = 0, .most = 1, .without_most = true},
+  shape.real("--dropout", settings.dropout, {0, 0.999999},
              "probability");
 
   OptionGroup machine(command, "Machine and output");
