@@ -149,6 +149,9 @@ struct StepReport {
   Bytes parked_bytes;
   std::int64_t loaded = 0;      // and brought back from there
   double transfer_seconds = 0;  // that the step waited for the store
+  // The tape's own time on the CPU: bookkeeping and the choice of values, without operators,
+  // replays, packing and transfers. Views are not measured.
+  double own_seconds = 0;
 };
 
 class MemoryBudget {

@@ -21,7 +21,6 @@
 #include <reprise/plan.h>
 #include <reprise/profile_chain.h>
 #include <reprise/random_state.h>
-#include <reprise/report.h>
 #include <reprise/saved_tensor_hooks.h>
 #include <reprise/schedule.h>
 #include <reprise/selective.h>

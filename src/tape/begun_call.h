@@ -115,6 +115,7 @@ struct BegunCall {
   std::optional<StepLog::Index> logged;
   // When it was asked for first, by the tape's clock.
   double now = 0;
+  const double entered = Tape::now();
   libtorch::CallForms::Found found;
   std::unique_ptr<Producer> producer;
   c10::SmallVector<Value*, 4> pinned;

@@ -392,6 +392,10 @@ void Recorder::intercept(OperatorCall& call) {
   if (options_.paranoid) {
     tape_.drop_all();
   }
+  // An accelerator is only given the work, so its operators' seconds are none of this thread's.
+  if (tape_.device_side() == nullptr) {
+    tape_.report.own_seconds += Tape::now() - begun.entered - seconds;
+  }
 }
 
 }  // namespace reprise::tape

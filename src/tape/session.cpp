@@ -263,6 +263,12 @@ Session::Session(std::shared_ptr<Budget> budget)
   }
 }
 
+StepReport settled(StepReport report) {
+  const double beside = report.replay_seconds + report.pack_seconds + report.transfer_seconds;
+  report.own_seconds = std::max(0.0, report.own_seconds - beside);
+  return report;
+}
+
 void Session::finish() {
   if (!interceptor_) return;
   if (interceptor_->is_inside_out()) {
@@ -274,7 +280,12 @@ void Session::finish() {
   note_end();
   // If it cannot be ended, it is no step to learn from.
   is_whole_ = false;
+  const double start = Tape::now();
   bring_back();
+  {
+    const std::lock_guard<libtorch::LimitMutex> lock(libtorch::limit_mutex());
+    if (!budget_->accelerator) recorder_->tape().report.own_seconds += Tape::now() - start;
+  }
   end(/*is_whole=*/true);
   if (!other_step_.empty()) throw PlanError(std::exchange(other_step_, {}));
 }
@@ -304,7 +315,7 @@ void Session::end(bool is_whole) {
   open_budgets().erase(std::ranges::find(open_budgets(), &*budget_));
   recorder_->tape().report.peak = peak_->peak();
   recorder_->tape().report.other_threads = Bytes(other_threads_.peak());
-  budget_->last = recorder_->tape().report;
+  budget_->last = settled(recorder_->tape().report);
   if (!is_whole) {
     // The next one has to be the plan's.
     if (!budget_->expected_step) budget_->expected_step = std::move(expected_);

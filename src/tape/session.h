@@ -61,6 +61,10 @@ class Budget final : public libtorch::LimitKeeper {
   bool warned = false;
 };
 
+// The report with own_seconds as users see them: while a step runs, they contain the replays,
+// packing and transfers that happened on the way.
+StepReport settled(StepReport report);
+
 // Whether one step is open on the device. Under the lock.
 bool is_alone_on(c10::Device device);
 

@@ -66,7 +66,7 @@ def sources(text):
 
 
 def is_command(content):
-    return content.lstrip().startswith(("scripts/", "reprise ", "cmake ", "build/"))
+    return content.lstrip().startswith(("scripts/", "reprise ", "cmake ", "build/", "python3 tools/"))
 
 
 def commands(text):
@@ -91,9 +91,11 @@ class Figures(unittest.TestCase):
     def test_a_section_with_figures_names_the_command_or_file_that_makes_them(self):
         for path in RESULTS:
             text = path.read_text()
-            # A page that one command writes as a whole says so in its first section.
+            # A page that one command writes as a whole says so in its first section, and one that an earlier version has
+            # written, by which version and which of its commands.
             first = next(sections(text))[1]
-            if re.search(r"[Ww]ritten by `scripts/\w+|^`reprise \w+", first, re.MULTILINE):
+            made = r"[Ww]ritten by `scripts/\w+|^`(?:reprise \w+|python3 tools/)|by version \d[\d.]+ with its command `\w+`"
+            if re.search(made, first, re.MULTILINE):
                 continue
             for heading, part in sections(text):
                 with self.subTest(document=str(path.relative_to(ROOT)), section=heading):
@@ -183,12 +185,14 @@ class Named(unittest.TestCase):
     def test_options_of_scripts_exist(self):
         def named(text):
             for quoted in commands(text):
-                match = re.match(r"(scripts/[a-z]+)(.*)", quoted)
+                match = re.match(r"(?:python3 )?(scripts/[a-z]+|tools/[\w/]+\.py)(.*)", quoted)
                 if match:
                     yield from ((match[1], option) for option in re.findall(r"(?<!\S)--[a-z-]+", match[2]))
 
         def exists(pair, _):
-            texts = [ROOT / pair[0], *files("benchmarks/*.cpp", "scripts/support/*")]
+            texts = [ROOT / pair[0]]
+            if pair[0].startswith("scripts/"):
+                texts += files("benchmarks/*.cpp", "scripts/support/*")
             return (ROOT / pair[0]).exists() and any(pair[1] in path.read_text() for path in texts)
         self.check(named, exists, "the option")
 

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
+#include <chrono>
 #include <cmath>
 #include <optional>
 
@@ -291,6 +292,19 @@ TEST(Budget, HoldsInAStepWhenAnotherOneOfItHasEnded) {
   auto outer = budget.step();
   { auto inner = budget.step(); }
   EXPECT_THROW(torch::zeros({128, 1024}), BudgetError);
+}
+
+TEST(Budget, TellsTheTapesOwnTimeApartFromOperatorsAndReplays) {
+  Network network;
+  MemoryBudget budget(limit_at(0.6, [&] { testing::plain_gradients(network, network.leaves()); }));
+  EXPECT_EQ(budget.report().own_seconds, 0);
+  const auto start = std::chrono::steady_clock::now();
+  testing::gradients_under(budget, network, network.leaves());
+  const std::chrono::duration<double> all = std::chrono::steady_clock::now() - start;
+  const StepReport report = budget.report();
+  EXPECT_GT(report.replayed, 0);
+  EXPECT_GT(report.own_seconds, 0);
+  EXPECT_LE(report.own_seconds + report.replay_seconds + report.pack_seconds, all.count());
 }
 
 // A step that was given to a callback: what runs there when the step is over is plain.

@@ -124,12 +124,6 @@ int print_information(const CLI::App& program, const CLI::ParseError& asked) {
   return exit_code;
 }
 
-std::string joined(int argc, const char* const* argv) {
-  std::string line = "reprise";
-  for (int i = 1; i < argc; ++i) line += std::string(" ") + argv[i];
-  return line;
-}
-
 int parse_and_run(CLI::App& program, const Chosen& chosen, int argc, const char* const* argv) {
   try {
     program.parse(argc, argv);
@@ -184,7 +178,6 @@ int run_command_line(int argc, const char* const* argv) {
   add_estimate(program, chosen);
   add_advise(program, chosen);
   add_calibrate(program, chosen);
-  add_experiment(program, chosen, joined(argc, argv));
   add_info(program, chosen);
   const int exit_code = parse_and_run(program, chosen, argc, argv);
   return with_output(command_name(program), exit_code);

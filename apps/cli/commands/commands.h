@@ -21,8 +21,6 @@ void add_simulate(CLI::App& program, Chosen& chosen);
 void add_estimate(CLI::App& program, Chosen& chosen);
 void add_advise(CLI::App& program, Chosen& chosen);
 void add_calibrate(CLI::App& program, Chosen& chosen);
-// `command_line` is recorded with the results.
-void add_experiment(CLI::App& program, Chosen& chosen, const std::string& command_line);
 void add_info(CLI::App& program, Chosen& chosen);
 
 // Adds a command whose options are an `Options`. bind(command, options) makes the command fill

@@ -1,6 +1,5 @@
 // `reprise compare`: what a strategy saves and what it costs, and whether its gradients are those
 // of the plain step, bit by bit.
-#include <ATen/Parallel.h>
 #include <fmt/format.h>
 
 #include <CLI/App.hpp>
@@ -14,8 +13,6 @@
 #include "apps/cli/io/figures.h"
 #include "apps/cli/io/interrupt.h"
 #include "apps/cli/io/streams.h"
-#include "apps/cli/training/device.h"
-#include "apps/cli/training/memory_need.h"
 
 namespace reprise::app {
 
@@ -64,12 +61,8 @@ void print_json(const CompareOptions& options, const std::vector<Measured>& all,
     if (!is_shown(each)) continue;
     rows.push_back(json_of(each, plain));
   }
-  const nlohmann::json result = {{"options", describe(options)},
-                                 {"device", comparison.network().device().str()},
-                                 {"threads", at::get_num_threads()},
-                                 {"timed_steps", all.front().milliseconds.size()},
-                                 {"live_before_step_bytes", comparison.live().count},
-                                 {"strategies", rows}};
+  nlohmann::json result = head_of(options, comparison, all.front());
+  result["strategies"] = std::move(rows);
   print_object(result);
 }
 
@@ -78,12 +71,8 @@ int compare(CompareOptions options) {
   check(options);
   if (!options.planners.empty()) return compare_planners(options);
   if (options.fill_budget) return fill_budget(options);
-  const c10::Device device = parse_device(options.device);
-  check_memory(options, kCopiesInComparisons, device);
+  const auto [device, data] = prepare(options);
   std::vector<Measured> all = strategies_to_measure(options.strategies, device);
-  if (options.threads > 0) at::set_num_threads(options.threads);
-  const TextData data = load_text(options.data);
-  check_context(data, options.gpt.context);
 
   interrupt.end_if_interrupted("anything was measured");
   Comparison comparison(options, data, device);

@@ -1,6 +1,5 @@
 // `reprise frontier`: measures what a step costs in less and less memory, from the plain peak down
 // to the least budget in which it runs.
-#include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <reprise/error.h>
 
@@ -21,7 +20,6 @@
 #include "apps/cli/io/progress.h"
 #include "apps/cli/io/streams.h"
 #include "apps/cli/training/device.h"
-#include "apps/cli/training/memory_need.h"
 
 namespace reprise::app {
 
@@ -147,8 +145,8 @@ std::vector<std::string> row_of_point(const Measured& each, const Measured& plai
   return row;
 }
 
-void print_table(const CompareOptions& options, const std::vector<Measured>& all,
-                 Comparison& comparison, const TextData& data) {
+void print_points(const CompareOptions& options, const std::vector<Measured>& all,
+                  Comparison& comparison, const TextData& data) {
   print_result(facts_of(options, comparison, data).text() + "\n");
   TextTable table({"budget", "peak", "activations", "of none", "ms/step", "of none", "spread",
                    "replayed", "same gradients"});
@@ -163,19 +161,15 @@ void print_table(const CompareOptions& options, const std::vector<Measured>& all
   if (!misfits.empty()) print_result("\nwhat does not fit:\n" + misfits);
 }
 
-void print_json(const CompareOptions& options, const std::vector<Measured>& all,
-                Comparison& comparison) {
+void print_points_json(const CompareOptions& options, const std::vector<Measured>& all,
+                       Comparison& comparison) {
   nlohmann::json rows = nlohmann::json::array();
   for (const Measured& each : all) {
     if (!is_shown(each)) continue;
     rows.push_back(json_of(each, all.front()));
   }
-  const nlohmann::json result = {{"options", describe(options)},
-                                 {"device", comparison.network().device().str()},
-                                 {"threads", at::get_num_threads()},
-                                 {"timed_steps", all.front().milliseconds.size()},
-                                 {"live_before_step_bytes", comparison.live().count},
-                                 {"points", rows}};
+  nlohmann::json result = head_of(options, comparison, all.front());
+  result["points"] = std::move(rows);
   print_object(result);
 }
 
@@ -219,19 +213,16 @@ int report_misfits(const std::vector<Measured>& all) {
 int frontier(FrontierOptions options) {
   const InterruptScope interrupt;
   check(options);
-  const c10::Device device = parse_device(options.device);
-  check_memory(options, kCopiesInComparisons, device);
   const ChartFile svg(options.svg, options.data);
+  const auto [device, data] = prepare(options);
   std::vector<Measured> all = strategies_to_measure({"none", "every-block"}, device);
-  if (options.threads > 0) at::set_num_threads(options.threads);
-  const TextData data = load_text(options.data);
-  check_context(data, options.gpt.context);
   interrupt.end_if_interrupted(kAnything);
 
   Comparison comparison(options, data, device);
   add_budgets(options, comparison, all);
   const int signal = comparison.run(all);
-  options.json ? print_json(options, all, comparison) : print_table(options, all, comparison, data);
+  options.json ? print_points_json(options, all, comparison)
+               : print_points(options, all, comparison, data);
   if (!all.front().milliseconds.empty()) svg.write(chart_of(options, all, comparison));
   const int differences = report_differences(all, kCommand, /*expects_misfits=*/true);
   if (signal != 0 || differences != 0) return report_end(kCommand, signal, differences);

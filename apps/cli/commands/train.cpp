@@ -11,12 +11,14 @@
 #include <utility>
 
 #include "apps/cli/commands/commands.h"
+#include "apps/cli/commands/train_model_options.h"
 #include "apps/cli/io/atomic_file.h"
 #include "apps/cli/io/figures.h"
 #include "apps/cli/io/interrupt.h"
 #include "apps/cli/io/streams.h"
 #include "apps/cli/training/device.h"
 #include "apps/cli/training/memory_need.h"
+#include "apps/cli/training/methods/method_run.h"
 #include "apps/cli/training/metrics.h"
 #include "apps/cli/training/trainer.h"
 #include "apps/cli/training/training_loop.h"
@@ -112,13 +114,27 @@ int train(TrainOptions options) {
   return report(options, outcome, trainer);
 }
 
+int train_a_model(const CLI::App& command, TrainOptions options, const TrainModelOptions& more) {
+  check(command, options, more);
+  return train_under_method(options, {.method = more.method_or_default(options),
+                                      .log = more.log,
+                                      .patch = more.patch.value_or(MethodRun().patch)});
+}
+
 }  // namespace
 
 void add_train(CLI::App& program, Chosen& chosen) {
   auto* command = program.add_subcommand("train", "Train a GPT on text, byte by byte");
   auto options = std::make_shared<TrainOptions>();
+  auto more = std::make_shared<TrainModelOptions>();
   bind(*command, *options);
-  command->callback([options, &chosen] { chosen = [options] { return train(*options); }; });
+  bind(*command, *more);
+  command->callback([=, &chosen] {
+    chosen = [=] {
+      return is_method_run(*options, *more) ? train_a_model(*command, *options, *more)
+                                            : train(*options);
+    };
+  });
 }
 
 }  // namespace reprise::app

@@ -1,6 +1,5 @@
 #include "apps/cli/compare/compare_planners.h"
 
-#include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <reprise/error.h>
 
@@ -16,8 +15,6 @@
 #include "apps/cli/io/figures.h"
 #include "apps/cli/io/interrupt.h"
 #include "apps/cli/io/streams.h"
-#include "apps/cli/training/device.h"
-#include "apps/cli/training/memory_need.h"
 
 namespace reprise::app {
 namespace {
@@ -95,15 +92,11 @@ void print_planners_json(const CompareOptions& options, const PlannedSteps& plan
     }
     rows.push_back(std::move(row));
   }
-  const nlohmann::json result = {{"options", describe(options)},
-                                 {"device", comparison.network().device().str()},
-                                 {"threads", at::get_num_threads()},
-                                 {"timed_steps", plain.milliseconds.size()},
-                                 {"live_before_step_bytes", comparison.live().count},
-                                 {"chain", nlohmann::json::parse(planned.chain.json())},
-                                 {"plain_predicted_peak_bytes", planned.plain_peak.count},
-                                 {"plain", json_of(plain, plain)},
-                                 {"planners", std::move(rows)}};
+  nlohmann::json result = head_of(options, comparison, plain);
+  result.update({{"chain", nlohmann::json::parse(planned.chain.json())},
+                 {"plain_predicted_peak_bytes", planned.plain_peak.count},
+                 {"plain", json_of(plain, plain)},
+                 {"planners", std::move(rows)}});
   print_object(result);
 }
 
@@ -156,12 +149,8 @@ int report_unplanned(const PlannedSteps& planned) {
 
 int compare_planners(const CompareOptions& options) {
   const InterruptScope interrupt;
-  const c10::Device device = parse_device(options.device);
-  check_memory(options, kCopiesInComparisons, device);
   const ChartFile svg(options.svg, options.data);
-  if (options.threads > 0) at::set_num_threads(options.threads);
-  const TextData data = load_text(options.data);
-  check_context(data, options.gpt.context);
+  const auto [device, data] = prepare(options);
   interrupt.end_if_interrupted("anything was measured");
 
   Comparison comparison(options, data, device);

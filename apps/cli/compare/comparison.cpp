@@ -1,6 +1,7 @@
 #include "apps/cli/compare/comparison.h"
 
 #include <ATen/Context.h>
+#include <ATen/Parallel.h>
 #include <ATen/ops/ones.h>
 #include <fmt/format.h>
 #include <reprise/memory.h>
@@ -56,6 +57,15 @@ std::vector<Measured> strategies_to_measure(const std::vector<std::string>& name
   for (const std::string& name : names) add(name);
   for (Measured& each : all) each.strategy.prepare(device);
   return all;
+}
+
+Setting prepare(const CompareOptions& options) {
+  const c10::Device device = parse_device(options.device);
+  check_memory(options, kCopiesInComparisons, device);
+  if (options.threads > 0) at::set_num_threads(options.threads);
+  Setting setting = {device, load_text(options.data)};
+  check_context(setting.data, options.gpt.context);
+  return setting;
 }
 
 Comparison::Comparison(const CompareOptions& options, const TextData& data, c10::Device device)

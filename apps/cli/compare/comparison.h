@@ -77,6 +77,15 @@ std::vector<Measured> strategies_to_measure(
     const std::vector<std::string>& names, c10::Device device,
     std::span<const models::StrategyKind> kinds = models::strategy_kinds());
 
+// The device and the text that the options ask for.
+struct Setting {
+  c10::Device device;
+  TextData data;
+};
+// Also sets the number of threads. Throws UsageError if the device, the memory or the text cannot
+// work.
+Setting prepare(const CompareOptions& options);
+
 class Comparison {
  public:
   Comparison(const CompareOptions& options, const TextData& data, c10::Device device);

@@ -1,5 +1,6 @@
 #include "apps/cli/compare/comparison_report.h"
 
+#include <ATen/Parallel.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -62,6 +63,15 @@ nlohmann::json json_of(const Measured& each, const Measured& plain) {
   if (!each.failure.empty()) json["failure"] = each.failure;
   if (each.difference) json["first_difference"] = each.difference->json();
   return json;
+}
+
+nlohmann::json head_of(const CompareOptions& options, Comparison& comparison,
+                       const Measured& plain) {
+  return {{"options", describe(options)},
+          {"device", comparison.network().device().str()},
+          {"threads", at::get_num_threads()},
+          {"timed_steps", plain.milliseconds.size()},
+          {"live_before_step_bytes", comparison.live().count}};
 }
 
 std::string misfits_of(const std::vector<Measured>& all) {

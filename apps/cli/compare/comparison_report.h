@@ -27,6 +27,10 @@ Spread spread_of(const Measured& each, const Measured& plain);
 // A strategy that failed, or was interrupted, lacks some of the fields.
 nlohmann::json json_of(const Measured& each, const Measured& plain);
 
+// The fields that describe a comparison as a whole; rows go beside them.
+nlohmann::json head_of(const CompareOptions& options, Comparison& comparison,
+                       const Measured& plain);
+
 // The model, the data, the machine, and the peak that shares refer to.
 Facts facts_of(const CompareOptions& options, Comparison& comparison, const TextData& data);
 

@@ -154,13 +154,9 @@ void print_filled_json(const CompareOptions& options, const std::vector<Measured
 
 int fill_budget(const CompareOptions& options) {
   const InterruptScope interrupt;
-  const c10::Device device = parse_device(options.device);
-  check_memory(options, kCopiesInComparisons, device);
+  const auto [device, data] = prepare(options);
   const AskedBudget& asked = options.budgets.front();
   std::vector<Measured> all = strategies_to_measure(options.strategies, device);
-  if (options.threads > 0) at::set_num_threads(options.threads);
-  const TextData data = load_text(options.data);
-  check_context(data, options.gpt.context);
   interrupt.end_if_interrupted("anything was measured");
 
   Comparison comparison(options, data, device);

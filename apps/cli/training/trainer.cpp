@@ -32,7 +32,12 @@ constexpr Bytes kNoBound(std::int64_t{1} << 60);
 constexpr std::int64_t kValidationSequences = 64;
 constexpr double kSampleTemperature = 0.8;
 
-// Matrices decay towards zero; biases and the scales of norms do not, as in GPT-2 and after.
+// Options that a resumed run must share; the others (steps, rates, strategy, ...) may be changed.
+constexpr const char* kPinned[] = {"model",   "layers", "width",      "heads",
+                                   "context", "batch",  "accumulate", "seed"};
+
+}  // namespace
+
 torch::optim::AdamW make_optimizer(const torch::nn::Module& model, const TrainOptions& options) {
   std::vector<at::Tensor> matrices, others;
   for (const at::Tensor& parameter : model.parameters()) {
@@ -47,12 +52,6 @@ torch::optim::AdamW make_optimizer(const torch::nn::Module& model, const TrainOp
   groups.emplace_back(others, with_decay(0));
   return torch::optim::AdamW(groups, torch::optim::AdamWOptions(options.learning_rate));
 }
-
-// Options that a resumed run must share; the others (steps, rates, strategy, ...) may be changed.
-constexpr const char* kPinned[] = {"model",   "layers", "width",      "heads",
-                                   "context", "batch",  "accumulate", "seed"};
-
-}  // namespace
 
 Trainer::Trainer(const TrainOptions& options, models::Strategy strategy, TextData data,
                  c10::Device device)

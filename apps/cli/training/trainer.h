@@ -37,6 +37,10 @@ struct TrainedStep {
   bool differs() const { return verification && verification->difference; }
 };
 
+// AdamW over the parameters. Matrices decay towards zero; biases and the scales of norms do not, as
+// in GPT-2.
+torch::optim::AdamW make_optimizer(const torch::nn::Module& model, const TrainOptions& options);
+
 class Trainer {
  public:
   // The strategy must be prepared for the device. With options.verify an accelerator is told to use

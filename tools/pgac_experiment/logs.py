@@ -1,0 +1,84 @@
+"""The logs of all runs as tables of pandas: a row a run, and a row a step."""
+
+import dataclasses
+import json
+import pathlib
+
+import pandas
+
+from errors import ExperimentError
+from runs import FAILURE, LOG
+
+# The first step also measures layers and makes what LibTorch keeps, so no time of it counts.
+STEPS_NOT_TIMED = 1
+# Parts of a step's seconds that keeping within the budget costs beside running the step once.
+OVERHEAD = ["recompute_seconds", "packing_seconds", "tape_seconds"]
+KEY = ["model", "method", "seed"]
+
+
+@dataclasses.dataclass
+class Logs:
+    settings: dict
+    runs: pandas.DataFrame   # one row a complete run
+    steps: pandas.DataFrame  # one row a step of them
+    failures: list           # (model, method, seed, why)
+
+
+def read(out):
+    settings_file = out / "settings.json"
+    if not settings_file.exists():
+        raise ExperimentError(f"{out} holds no experiment; run without --report-only first")
+    runs, steps, failures = [], [], []
+    for folder in sorted(path for path in (out / "runs").glob("*/*/*") if path.is_dir()):
+        key = key_of(folder)
+        if (folder / FAILURE).exists():
+            failures.append((*key.values(), (folder / FAILURE).read_text(encoding="utf-8").strip()))
+            continue
+        lines = lines_of(folder / LOG)
+        if not lines or lines[-1]["kind"] != "end":
+            continue
+        head, *middle, end = lines
+        steps += [{**key, **line} for line in middle]
+        runs.append({**key, **head_of(head), **end_of(end)})
+    if not runs:
+        raise ExperimentError(f"{out} has no complete run; run the same command without --report-only")
+    table = pandas.DataFrame(steps)
+    return Logs(json.loads(settings_file.read_text(encoding="utf-8")), with_steps(pandas.DataFrame(runs), table), table, failures)
+
+
+def key_of(folder):
+    model, method, seed = folder.parts[-3:]
+    return {"model": model, "method": method.replace("=", ":", 1) if method.startswith("pgac=") else method, "seed": int(seed)}
+
+
+def lines_of(file):
+    if not file.exists():
+        return []
+    lines = []
+    for number, text in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            lines.append(json.loads(text))
+        except json.JSONDecodeError:
+            raise ExperimentError(f"{file}:{number}: no JSON; remove {pathlib.Path(file).parent}, and the run is made again") from None
+    return lines
+
+
+def head_of(head):
+    kept = ("version", "libtorch", "machine", "data", "fingerprint", "units", "layers", "exact", "budget_bytes", "plain_peak_bytes")
+    return {**{name: head[name] for name in kept}, "description": head["model"]}
+
+
+def end_of(end):
+    return {name: end[name] for name in ("validation_loss", "accuracy", "weights_xxh3")}
+
+
+def with_steps(runs, steps):
+    """The runs with figures over their timed steps: means of seconds, units a second, the peak of all steps."""
+    timed = steps[steps["step"] > STEPS_NOT_TIMED]
+    seconds = ["seconds", "forward_seconds", "backward_seconds", *OVERHEAD]
+    figures = timed.groupby(KEY)[seconds].mean()
+    figures["overhead_seconds"] = figures[OVERHEAD].sum(axis=1)
+    totals = timed.groupby(KEY)[["units", "seconds"]].sum()
+    figures["units_a_second"] = totals["units"] / totals["seconds"]
+    figures["peak_bytes"] = steps.groupby(KEY)["peak_bytes"].max()
+    return runs.merge(figures.reset_index(), on=KEY)
