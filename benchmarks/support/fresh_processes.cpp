@@ -8,10 +8,10 @@
 #include <stdexcept>
 #include <vector>
 
-#include "chain.h"
+#include "benchmarks/chain.h"
 #include "core/statistics.h"
 #include "libtorch/operators/operator_interceptor.h"
-#include "tape_steps.h"
+#include "benchmarks/tape_steps.h"
 
 namespace reprise::bench {
 namespace {

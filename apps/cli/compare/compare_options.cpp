@@ -114,7 +114,7 @@ void bind(CLI::App& command, CompareOptions& options) {
   measuring.names("--strategies", options.strategies,
                   fmt::format("{}", fmt::join(kUsualStrategies, ",")),
                   "to compare, with commas between; none is always measured, and is what\n"
-                  "the others are compared with: " +
+                  "the others are compared with:\n" +
                       strategy_list() +
                       ",\nbudget:B (a byte budget as that of `reprise train`: budget:80%,\n"
                       "budget:+54MB, budget:least)");

@@ -96,7 +96,7 @@ TEST(CommandLine, RefusesOptionsThatWouldHaveNoEffect) {
   expect_refusal(words("compare --determinism none --strategies none"), "--determinism has no");
   expect_refusal(words("train --stop-after 101 --checkpoint-dir unused"),
                  "--stop-after 101 is beyond --steps 100");
-  expect_refusal(words("train --json=5"), "--json was given a disallowed flag override");
+  expect_refusal(words("train --json=5"), "json was given a disallowed flag override (see `reprise train --help`)");
 }
 
 TEST(CommandLine, RefusesEmptyPaths) {

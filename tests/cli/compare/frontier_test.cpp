@@ -85,7 +85,7 @@ TEST(Frontier, RefusesWhatCannotBe) {
     return run.err;
   };
   EXPECT_THAT(refused("--budgets 80%,many"), HasSubstr("--budgets is 'many': give all bytes"));
-  EXPECT_THAT(refused("--budgets ,"), HasSubstr("--budgets names nothing"));
+  EXPECT_THAT(refused("--budgets ,"), HasSubstr("--budgets: 1 required LIST missing"));
   EXPECT_THAT(refused("--heuristic none"), HasSubstr("--heuristic is 'none': choose one of"));
   EXPECT_THAT(refused("--svg " + folder / "none/f.svg"), HasSubstr("another file with --svg"));
   write_file(folder / "text", std::string(5000, 'a'));
