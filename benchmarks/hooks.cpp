@@ -7,8 +7,8 @@
 #include <reprise/saved_tensor_hooks.h>
 
 #include "benches.h"
+#include "benchmarks/support/fresh_processes.h"
 #include "chain.h"
-#include "fresh_processes.h"
 
 namespace reprise::bench {
 namespace {

@@ -14,8 +14,8 @@
 #include <random>
 
 #include "benches.h"
+#include "benchmarks/support/race.h"
 #include "models/gpt.h"
-#include "race.h"
 
 namespace reprise::bench {
 namespace {

@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "benches.h"
+#include "benchmarks/support/session.h"
 #include "models/gpt.h"
 #include "models/strategy.h"
-#include "session.h"
 #include "tests/estimate/measured.h"
-#include "tests/tape/networks.h"
+#include "tests/tape/networks/networks.h"
 
 namespace reprise::bench {
 namespace {

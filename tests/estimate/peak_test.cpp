@@ -11,7 +11,7 @@
 #include "models/gpt.h"
 #include "models/strategy.h"
 #include "tests/estimate/measured.h"
-#include "tests/tape/networks.h"
+#include "tests/tape/networks/networks.h"
 
 namespace reprise {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "tape/replay_costs.h"
 #include "tests/refusal.h"
-#include "tests/tape/least_networks.h"
+#include "tests/tape/networks/least_networks.h"
 #include "tests/tape/testing.h"
 
 namespace reprise {

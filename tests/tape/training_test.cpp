@@ -6,7 +6,7 @@
 #include <optional>
 #include <tuple>
 
-#include "tests/tape/networks.h"
+#include "tests/tape/networks/networks.h"
 #include "tests/tape/testing.h"
 
 namespace reprise {

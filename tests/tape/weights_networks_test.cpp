@@ -10,7 +10,7 @@
 #include <string>
 #include <utility>
 
-#include "tests/tape/networks.h"
+#include "tests/tape/networks/networks.h"
 #include "tests/tape/random_weights.h"
 #include "tests/tape/testing.h"
 

@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::size_t kRecentSteps = 50;
 
-nlohmann::json metrics_of(const TrainOptions& options, const StepReport& report) {
+nlohmann::json metrics_of(const TrainOptions& options, const TrainedStep& report) {
   nlohmann::json metrics = {
       {"step", report.step},
       {"loss", report.loss},
@@ -51,7 +51,7 @@ nlohmann::json metrics_of(const TrainOptions& options, const StepReport& report)
   return metrics;
 }
 
-void add(reprise::StepReport& sum, const reprise::StepReport& step) {
+void add(StepReport& sum, const StepReport& step) {
   sum.peak = std::max(sum.peak, step.peak);
   sum.operators += step.operators;
   sum.dropped += step.dropped;
@@ -67,7 +67,7 @@ void add(reprise::StepReport& sum, const reprise::StepReport& step) {
   sum.transfer_time += step.transfer_time;
 }
 
-// Of the last steps only: this runs after every one.
+// Takes the last steps only, because it runs after every step.
 double recent_median(const std::vector<double>& all) {
   const auto count = std::min<std::size_t>(all.size(), kRecentSteps);
   return median({all.end() - static_cast<std::ptrdiff_t>(count), all.end()});

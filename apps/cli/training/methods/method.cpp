@@ -1,12 +1,12 @@
 #include "apps/cli/training/methods/method.h"
 
 #include <fmt/format.h>
+#include <reprise/budget.h>
 #include <reprise/checkpoint.h>
-#include <reprise/sequential.h>
 #include <reprise/error.h>
 #include <reprise/experimental/pgac.h>
 #include <reprise/memory.h>
-#include <reprise/budget.h>
+#include <reprise/sequential.h>
 #include <torch/nn/pimpl.h>
 
 #include <algorithm>

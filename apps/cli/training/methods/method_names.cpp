@@ -9,7 +9,7 @@
 #include <string_view>
 #include <utility>
 
-#include "apps/cli/io/numbers.h"
+#include "apps/cli/io/option_group.h"
 #include "apps/cli/training/methods/method.h"
 
 namespace reprise::app {
@@ -69,7 +69,7 @@ void set_parameter(PgacOptions& options, const std::string& method, const std::s
   if (name == "q") {
     options.quantile = number({0, 1});
   } else if (name == "alpha") {
-    options.alpha = number({.least = 0, .most = 1, .without_most = true});
+    options.alpha = number({0, 0.999999});
   } else if (name == "gamma") {
     options.gamma = named_gamma(method, value);
   } else if (name == "fill" && (value == "yes" || value == "no")) {
@@ -79,7 +79,7 @@ void set_parameter(PgacOptions& options, const std::string& method, const std::s
   } else if (name == "far" && options.lossy) {
     options.lossy->int4_threshold = number({0, 1});
   } else if (name == "error" && options.lossy) {
-    options.lossy->gradient_error = number({.least = 0, .most = 1e9, .without_least = true});
+    options.lossy->gradient_error = number({1e-9, 1e9});
   } else {
     throw UsageError(
         fmt::format("method '{}': '{}' is no parameter of it; choose of q=, alpha=, gamma=, "
