@@ -19,6 +19,7 @@ namespace {
 using nlohmann::json;
 using testing::Contains;
 using testing::HasSubstr;
+using testing::Not;
 
 std::int64_t above(const json& line, const char* all, const char* live) {
   return line.at(all).get<std::int64_t>() - line.at(live).get<std::int64_t>();
@@ -154,14 +155,18 @@ TEST_F(TrainMethod, TheLogTellsTheWantedMaskTheOneThatWasRunAndASearch) {
   EXPECT_EQ(steps_of(searched).back().at("by_search"), true);
 }
 
-TEST_F(TrainMethod, ABudgetThatIsTooSmallEndsWithCode4AndLeavesNoLog) {
+TEST_F(TrainMethod, ABudgetThatIsTooSmallEndsWithCode4AndALogWithoutSteps) {
   for (const std::string method : {"uniform", "dtr", "pgac"}) {
-    const Finished done = run_here(
-        command("gpt", "--budget +1kB --log " + folder_ / "none.jsonl" + " --method " + method));
+    const std::string log = folder_ / (method + ".jsonl");
+    const Finished done =
+        run_here(command("gpt", "--budget +1kB --method " + method + " --log " + log));
     EXPECT_EQ(done.exit_code, 4) << method;
     EXPECT_THAT(done.err, HasSubstr("budget")) << method;
+    EXPECT_THAT(done.err, Not(HasSubstr("reprise frontier"))) << method;
+    if (std::filesystem::exists(log)) {
+      EXPECT_EQ(lines_of(log).back().at("kind"), "run");
+    }
   }
-  EXPECT_FALSE(std::filesystem::exists(folder_ / "none.jsonl"));
 }
 
 TEST_F(TrainMethod, CtrlCEndsTheLogWithTheLastWholeStep) {
