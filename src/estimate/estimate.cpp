@@ -68,7 +68,7 @@ class GeneratorsAsTheyWere {
     try {
       if (!state_.is_current()) state_.restore();
     } catch (const std::exception& error) {
-      TORCH_WARN("estimate_step(): random generators could not be put back: ", error.what());
+      TORCH_WARN("estimate_step(): random generators could not be restored: ", error.what());
     }
   }
   GeneratorsAsTheyWere(const GeneratorsAsTheyWere&) = delete;

@@ -53,7 +53,7 @@ void check_rates(const Machine& machine, const char* caller) {
     if (value >= each.least && value <= each.most) continue;
     throw UsageError(c10::str(caller, ": the machine's ", each.name, " is ", value,
                               "; it must be from ", each.least, " to ", each.most,
-                              ": take that of calibrate(), or of a data sheet"));
+                              "; take the value of calibrate(), or of a data sheet"));
   }
 }
 

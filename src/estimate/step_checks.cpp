@@ -16,7 +16,7 @@ constexpr std::int64_t kMostShards = std::int64_t{1} << 20;
 // LibTorch's names of device types throw for numbers that are none.
 std::string name_of_device(c10::DeviceType device) {
   if (c10::isValidDeviceType(device)) return c10::DeviceTypeName(device, /*lower_case=*/true);
-  return "of number " + std::to_string(static_cast<int>(device)) + ", which is none of LibTorch's";
+  return "number " + std::to_string(static_cast<int>(device)) + ", which LibTorch does not know";
 }
 
 // Each tensor once, however many names it has.
@@ -73,8 +73,8 @@ void refuse_trained_elsewhere(const std::string& sizes) {
 
 void refuse_made_before(const std::string& sizes) {
   throw UsageError(
-      "estimate_step(): backward would go on into a graph from before the estimate, "
-      "by a tensor of sizes " +
+      "estimate_step(): backward would continue into a graph from before the estimate, through a "
+      "tensor of sizes " +
       sizes +
       " that was made there; make it inside of the function, or detach() it for the "
       "estimate");

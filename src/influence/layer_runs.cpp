@@ -89,9 +89,9 @@ class InputChanges {
 [[noreturn]] void refuse_writing(const PgacLayer& layer) {
   throw UsageError(
       "Pgac::run: layer " + std::to_string(layer.first) + " (" + layer.name +
-      ") is run again from an input that it or the layer after it has written to, which no layer "
-      "by itself did in the first run, or in the restored state: layers in place after one that "
-      "returns its input in evaluation mode do; give each case its own Pgac");
+      ") cannot be recomputed: it, or the layer after it, has written to its input. No layer by "
+      "itself did so in the first run, or in the restored state. A layer in place does so behind a "
+      "layer that returns its input in evaluation mode; give each case its own Pgac");
 }
 
 }  // namespace

@@ -102,10 +102,11 @@ void LossyTier::take_spoilt_audit() {
   set_next_audit();
   if (++known_.turns.spoilt < kMostSpoilt) return;
   const std::optional<std::size_t> missing = step_.findings->missing();
-  switch_off(std::to_string(kMostSpoilt) + " audits in a row could not be completed, the last at " +
-             (missing ? "layer " + std::to_string(*missing) : "the layers' parameters") +
-             ": gradients there, or of its input, are zero, infinite or never come (detached, for "
-             "instance), or memory was short");
+  switch_off(
+      std::to_string(kMostSpoilt) + " audits in a row could not be completed, the last at " +
+      (missing ? "layer " + std::to_string(*missing) : "the layers' parameters") +
+      ": gradients there, or gradients of its input, are zero, infinite or missing (detached, "
+      "for instance), or memory was short");
 }
 
 // At a step that is drawn, so that nothing in the program keeps time with it.

@@ -78,8 +78,8 @@ std::unique_ptr<Pgac::Impl::Shape> Pgac::Impl::measured(const detail::Layers& la
                                                         detail::LayersCase of) const {
   if (x.is_meta() || libtorch::is_on_meta()) {
     throw UsageError(
-        "Pgac::run: a budget needs layers that are measured, and tensors without memory, as in an "
-        "estimate, have nothing to measure; run it on real ones");
+        "Pgac::run: a budget needs measured layers, and tensors without memory, as in an estimate, "
+        "have nothing to measure; run it on real tensors");
   }
   const auto scratch = std::make_shared<const InfluenceMeter>();
   influence::RoutedChains chains;
@@ -97,11 +97,11 @@ std::unique_ptr<Pgac::Impl::Shape> Pgac::Impl::measured(const detail::Layers& la
   };
   if (!found.empty() &&
       !std::equal(stages.begin(), stages.end(), found.begin(), found.end(), is_same)) {
-    throw UsageError(
-        "Pgac::run: with this input other layers belong together (" +
-        std::to_string(stages.size()) + " run by themselves) than before, or in the restored " +
-        "state (" + std::to_string(found.size()) + "): layers in place, or that return their " +
-        "input in evaluation mode, belong to the one before; give each case its own Pgac");
+    throw UsageError("Pgac::run: with this input the layers form " + std::to_string(stages.size()) +
+                     " groups, but before, or in the restored state, they formed other groups (" +
+                     std::to_string(found.size()) +
+                     "). A layer in place, or one that returns its input in " +
+                     "evaluation mode, joins the layer before it; give each case its own Pgac");
   }
   auto shape = std::make_unique<Shape>(Shape{.of = std::move(of),
                                              .layers = std::move(stages),

@@ -35,8 +35,8 @@ void check_gamma(const PgacOptions& options) {
   }
   if (learns && !options.budget) {
     throw UsageError(
-        "Pgac: gamma is learned, but there is no budget, without which to keep all would always be "
-        "best; give a budget, or another schedule");
+        "Pgac: gamma is learned, but there is no budget. Without a budget it is always best to "
+        "keep all layers; give a budget, or another schedule");
   }
 }
 
@@ -73,8 +73,8 @@ void check_lossy(const PgacOptions& options) {
          lossy.audit_every, "from 1 to " + std::to_string(kMostBetween));
   if (options.gamma.kind == GammaSchedule::Kind::kLearned) {
     throw UsageError(
-        "Pgac: gamma is learned from the seconds of running layers again, and with the lossy tier "
-        "layers below the threshold are not run again; give another schedule, or no lossy tier");
+        "Pgac: gamma is learned from the seconds of recomputation, and with the lossy tier no "
+        "layer below the threshold is recomputed; give another schedule, or no lossy tier");
   }
   if (options.fill_budget) {
     throw UsageError(

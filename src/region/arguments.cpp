@@ -41,7 +41,7 @@ at::Tensor Arguments::unpack(std::size_t index, const std::string& name) const {
     fail(std::to_string(changes) + (changes == 1 ? " time" : " times") +
          " between forward and the recomputation");
   };
-  if (entry.changed_by_region) fail("by the region's own function");
+  if (entry.changed_by_region) fail("inside the region's own function");
   if (const auto changes = entry.saved.changes().value_or(0); changes != 0) fail_changed(changes);
   const std::int64_t behind_hook = entry.saved.changes_behind_hook();
   try {

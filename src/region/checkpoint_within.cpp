@@ -115,9 +115,9 @@ at::Tensor checkpoint_within(const Layers& layers, Bytes budget, at::Tensor inpu
   if (input.is_meta() || libtorch::is_on_meta()) {
     throw UsageError(
         "checkpoint_sequential(): a budget of " + std::to_string(budget.count) +
-        " bytes needs layers that are measured, and tensors without memory, as in an "
-        "estimate, have nothing to measure; give it a schedule instead, planned by "
-        "planners::rotor() from profile_chain() of a real input, or a number of segments");
+        " bytes needs measured layers, and tensors without memory, as in an estimate, have nothing "
+        "to measure; give it a schedule instead, planned by planners::rotor() from profile_chain() "
+        "of a real input, or a number of segments");
   }
   const Schedule schedule = schedule_within(layers, budget, input);
   return checkpoint_sequential(layers.functions, schedule, std::move(input), options);

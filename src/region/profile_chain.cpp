@@ -53,7 +53,7 @@ class Unchanged {
     try {
       restore();
     } catch (const std::exception& error) {
-      TORCH_WARN("profile_chain: the model's buffers could not be put back: ", error.what());
+      TORCH_WARN("profile_chain: the model's buffers could not be restored: ", error.what());
     }
   }
   Unchanged(const Unchanged&) = delete;

@@ -81,7 +81,7 @@ variable_list Reentrant::unpack_arguments(AutogradContext* context) const {
   };
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     if (arguments[i].after_forward != arguments[i].at_start)
-      fail(i, "by the region's own function");
+      fail(i, "inside the region's own function");
   }
   try {
     return context->get_saved_variables();

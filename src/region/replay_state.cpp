@@ -228,7 +228,7 @@ ReplayState::Scope::~Scope() {
   try {
     if (undoes_) put_back();
   } catch (const std::exception& error) {
-    TORCH_WARN("checkpoint(): the state before a recomputation could not be put back: ",
+    TORCH_WARN("checkpoint(): the state before a recomputation could not be restored: ",
                error.what());
   }
 }

@@ -26,9 +26,10 @@ OperatorSet::OperatorSet(const std::vector<std::string>& names, std::string_view
     };
     if (std::all_of(schemas.begin(), schemas.end(), is_hidden) &&
         std::any_of(schemas.begin(), schemas.end(), libtorch::is_composite)) {
-      throw UsageError(std::string(caller) + ": '" + name +
-                       "' is made of other operators, and it is those that a policy sees; name "
-                       "them instead ('addmm' and 'mm' for 'linear', 'convolution' for 'conv2d')");
+      throw UsageError(
+          std::string(caller) + ": '" + name +
+          "' is made of other operators, and a policy sees only these parts; name "
+          "the parts instead ('addmm' and 'mm' for 'linear', 'convolution' for 'conv2d')");
     }
     schemas_.insert(schemas_.end(), schemas.begin(), schemas.end());
   }

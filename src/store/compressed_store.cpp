@@ -136,8 +136,8 @@ std::unique_ptr<ParkedTensor> CodedStore::park_as(const at::Tensor& tensor, Comp
   check_compression(compression, "CompressedStore::park_as(): the compression");
   if (compression > options_.compression) {
     throw UsageError(name() + ": a tensor cannot be parked as " + described(compression) +
-                     ", which changes more than the store says it does; make the store with the "
-                     "compression that changes most of those that are needed");
+                     ", which changes values more than the store states; make the store with the "
+                     "compression that changes values most among all that you need");
   }
   return park_by(tensor,
                  [&](const at::Tensor& flat) { return park_flat_as(flat, compression, became); });

@@ -119,7 +119,7 @@ void DiskQueue::check_cap(Lock& lock, std::int64_t wanted) {
   moved_.wait(lock, [&] { return fits() || leaving_ == 0; });
   if (fits()) return;
   throw StoreError("disk store: parking " + to_string(Bytes(wanted)) + " in " + file_->place() +
-                   " would pass the cap of " + to_string(Bytes(limits_.byte_cap)) + ", of which " +
+                   " would pass the cap of " + to_string(Bytes(limits_.byte_cap)) + ", and " +
                    to_string(Bytes(extents_.used())) +
                    " are in use; raise DiskStoreOptions.byte_cap, or park less");
 }

@@ -83,7 +83,7 @@ double Parking::seconds(std::int64_t bytes) const {
 // Once: a full disk stays full.
 void Parking::warn(const char* what, const char* why) {
   if (std::exchange(warned_, true)) return;
-  TORCH_WARN("memory budget: a value could not be ", what, " and is made again instead: ", why);
+  TORCH_WARN("memory budget: a value could not be ", what, " and is recomputed instead: ", why);
 }
 
 // Measures one, whatever it ends in, without the room that the store's own memory may need.
@@ -129,7 +129,7 @@ c10::Storage Parking::load(std::unique_ptr<ParkedTensor>& parked, Seconds& waite
   const libtorch::BackendsOnly unseen;
   const auto give_up = [&](const char* why) {
     parked.reset();
-    warn("brought back", why);
+    warn("restored from the store", why);
     return c10::Storage();
   };
   try {

@@ -33,13 +33,13 @@ std::string list_of(const LiveParts& parts, bool is_operator) {
        "in tensors older than the step (parameters, optimizer state, inputs, buffers)"},
       {parts.gradients, "in gradients"},
       {parts.unrepeatable,
-       "in other results of the step that cannot be made again (of factories, of custom functions "
+       "in other results of the step that cannot be recomputed (of factories, of custom functions "
        "called without reprise::apply, of operators that keep what they return)"},
       {parts.in_use, is_operator ? "in use by this operator or pinned" : "in use or pinned"},
       {parts.running, is_operator ? "taken by this operator so far for results and workspace"
                                   : "taken by a running operator for results and workspace"},
       {parts.small, "in tensors too small to drop, or of int64 and int32 along one dimension"},
-      {parts.dead_roots, "in tensors that nobody holds any more and replays read"},
+      {parts.dead_roots, "in tensors that the program has released but replays read"},
       {parts.packed_bits, "in the bits of packed tensors"},
       {parts.other_threads, "held by threads outside the step"},
       {parts.unseen, "taken by other libraries, or in small results that nothing has read"}};
@@ -122,27 +122,25 @@ std::string text_of(const Refusal& refusal) {
 }
 
 std::string Tape::gone_text() const {
-  return "the bytes of this tensor were given up by a reprise::MemoryBudget step, which is under "
-         "way "
-         "on thread " +
+  return "the bytes of this tensor were dropped by a reprise::MemoryBudget step, which is under "
+         "way on thread " +
          std::to_string(thread_) +
-         ": operators inside the step, called on that thread, read it. Anywhere else (pointers, "
-         "operators of other threads) hold a reprise::Pin on it meanwhile, or end the step with "
-         "finish() first";
+         ". Operators inside the step, called on that thread, restore them. To read the tensor "
+         "elsewhere (pointers, operators of other threads), hold a reprise::Pin on it meanwhile, "
+         "or end the step with finish() first";
 }
 
 std::string text_of_finish(const FinishNeeds& needs, Bytes limit, Bytes live) {
   const Bytes needed = live + most_handed_out(Bytes(needs.most));
-  return "memory budget of " + to_string(limit) + ": finish() brings back the " +
+  return "memory budget of " + to_string(limit) + ": finish() restores the " +
          std::to_string(needs.tensors) +
          " tensors of the step that were dropped and are still held, " +
          to_string(Bytes(needs.bytes)) + " in all, and " + to_string(live) +
          " are live beside them. That takes " + rounded_up(needed) + " (" +
          std::to_string(needed.count) +
-         " bytes), and what operators need for themselves while they run again. Let go of what is "
-         "not needed before finish(), or leave the step\'s scope without finish(), which leaves "
-         "gone "
-         "what is gone; or raise the budget";
+         " bytes), and the workspace of the operators that are replayed. Release tensors that are "
+         "not needed before finish(), or leave the step's scope without finish() and lose the "
+         "dropped tensors; or raise the budget";
 }
 
 LiveParts Tape::undroppable() {

@@ -115,9 +115,9 @@ void Tape::give_bytes(Value& value, c10::Storage storage) {
     throw DeterminismError(
         "memory budget: the values of a result of " + value.producer->call.name() + " (" +
         to_string(Bytes(value.size)) +
-        ") differ from those that were dropped, now that the operator was run again. Something "
-        "that it reads was changed past LibTorch's operators (through a pointer), or it does not "
-        "compute the same twice, or the store that it was parked in lost it");
+        ") differ from the dropped values after the operator was replayed. Something that it reads "
+        "was changed past LibTorch's operators (through a pointer), or the operator does not "
+        "compute the same twice, or the store has lost the parked value");
   }
   value.hash.reset();
   // An operator that is run again for another result makes what is parked, too.
@@ -277,8 +277,7 @@ void Tape::restore(Value& target, bool is_careful) {
       if (producer == nullptr) {
         if (frame.value->cell != nullptr && is_gone(*frame.value->cell)) throw Error(kLostText);
         throw Error(
-            "memory budget: bytes that cannot be made again are gone; this is a defect of "
-            "reprise");
+            "memory budget: bytes that cannot be recomputed are gone; this is a defect of reprise");
       }
       Value* const next =
           is_careful ? next_to_pin(*producer, frame.pinned) : deepest_missing(*producer);
@@ -302,11 +301,12 @@ void Tape::restore(Value& target, bool is_careful) {
       }
       if (report.replayed >= most) {
         if (tries_again()) throw NoRoom();
-        throw BudgetError("memory budget: to bring back one tensor, " + std::to_string(patience) +
-                          " operators were run and it is not there yet: what they make is dropped "
-                          "again before it is read. Raise the budget, or take another heuristic "
-                          "than " +
-                          to_string(options_.heuristic));
+        throw BudgetError(
+            "memory budget: to restore one tensor, " + std::to_string(patience) +
+            " operators were replayed, and it is still missing: their results are "
+            "dropped again before they are read. Raise the budget, or take another heuristic "
+            "than " +
+            to_string(options_.heuristic));
       }
       if (!replay_or_give_up(*producer, give_up)) continue;
       for (Value* value : frame.pinned) {

@@ -215,11 +215,10 @@ Learning* learning_of(Budget& budget) {
 
 std::string text_of_other_step(std::int64_t planned, std::size_t calls, std::int64_t followed) {
   return "memory budget: the plan is of another step: it has " + std::to_string(planned) +
-         " operators, and this step had " + std::to_string(calls) + ", of which the first " +
+         " operators, and this step had " + std::to_string(calls) + ". Only the first " +
          std::to_string(followed) +
-         " were the plan's. Make a plan with the same model, shapes and options, use() it when the "
-         "first step is over (an optimizer makes its state there), or use() it with "
-         "OnOtherStep::kLearn";
+         " were the plan's. Make a plan with the same model, shapes and options. Call use() when "
+         "the first step is over (an optimizer makes its state there), or with OnOtherStep::kLearn";
 }
 
 }  // namespace
@@ -275,9 +274,8 @@ void Session::finish() {
   if (!interceptor_) return;
   if (interceptor_->is_inside_out()) {
     throw UsageError(
-        "MemoryBudget: finish() of a step inside of which another one is still open on this "
-        "thread; "
-        "the steps of a thread end in reverse order: end the inner step first");
+        "MemoryBudget: finish() was called on a step while an inner step is still open on this "
+        "thread. The steps of a thread end in reverse order; end the inner step first");
   }
   note_end();
   // If it cannot be ended, it is no step to learn from.

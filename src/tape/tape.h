@@ -178,9 +178,8 @@ class Tape {
   // ended without them.
   std::string gone_text() const;
   static constexpr const char* kLostText =
-      "the bytes of this tensor were given up by a reprise::MemoryBudget step that has ended "
-      "since, "
-      "and are lost: finish() would have brought them back, or said how many bytes that takes. "
+      "the bytes of this tensor were dropped by a reprise::MemoryBudget step that has ended since, "
+      "and are lost. finish() would have restored them, or said how many bytes that takes. "
       "Compute the tensor again, in a step that ends with finish()";
 
  private:

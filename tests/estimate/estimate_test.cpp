@@ -209,7 +209,7 @@ TEST(EstimateStep, RefusesWhatItCannotEstimate) {
   EXPECT_THAT(refusal(plain, {.shards = std::numeric_limits<std::int64_t>::max()}),
               HasSubstr("the device alone, to 1048576"));
   EXPECT_THAT(refusal(plain, {.device = static_cast<c10::DeviceType>(99)}),
-              HasSubstr("the device is of number 99, which is none"));
+              HasSubstr("the device is number 99, which LibTorch does not know"));
   EXPECT_THAT(refusal([&] { return model.first->forward(x); }), HasSubstr("it gave 4096 numbers"));
   EXPECT_THAT(refusal([&] { return model.loss(x).detach(); }), HasSubstr("without a gradient"));
   EXPECT_THAT(refusal([] { return at::Tensor(); }), HasSubstr("it gave nothing"));

@@ -181,10 +181,11 @@ TEST(CompressedStore, ParksOneTensorWithACompressionOfItsOwn) {
 
 TEST(CompressedStore, RefusesToParkWithLessThanItPromises) {
   const auto store = compressed_store({.compression = Compression::kBfloat16});
-  EXPECT_EQ(refusal_of([&] { store->park_as(at::ones({4}), Compression::kInt8); }),
-            "compressed store (bf16): a tensor cannot be parked as 8 bits, which changes more than "
-            "the store says it does; make the store with the compression that changes most of "
-            "those that are needed");
+  EXPECT_EQ(
+      refusal_of([&] { store->park_as(at::ones({4}), Compression::kInt8); }),
+      "compressed store (bf16): a tensor cannot be parked as 8 bits, which changes values more "
+      "than the store states; make the store with the compression that changes values most "
+      "among all that you need");
   EXPECT_EQ(refusal_of([&] { store->park_as(at::ones({4}), static_cast<Compression>(9)); }),
             "CompressedStore::park_as(): the compression is 9; it must be one of kExact, "
             "kBfloat16, kInt8 and kInt4");

@@ -34,7 +34,7 @@ KEPT = {
     "sparse.sampled_addmm": "the result is sparse",
     "to_sparse": "the result is sparse",
 }
-DROPPED = "the bytes of this tensor were given up"
+DROPPED = "the bytes of this tensor were dropped"
 
 
 class Counts(ctypes.Structure):

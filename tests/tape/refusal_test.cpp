@@ -41,12 +41,12 @@ double live_of(const std::string& text) {
 
 constexpr const char* kClasses[] = {"in tensors older than the step",
                                     "in gradients",
-                                    "in other results of the step that cannot be made again",
+                                    "in other results of the step that cannot be recomputed",
                                     "in use",
                                     "taken by this operator so far",
                                     "taken by a running operator",
                                     "in tensors too small to drop",
-                                    "in tensors that nobody holds any more and replays read",
+                                    "in tensors that the program has released but replays read",
                                     "in the bits of packed tensors",
                                     "that LibTorch keeps",
                                     "held by threads outside the step",
@@ -122,7 +122,9 @@ TEST(Refusal, TellsDeadTensorsThatReplaysRead) {
   x = Tensor();
   const std::string text = refusal_now();
   expect_sum(text);
-  EXPECT_NEAR(megabytes_of(text, "in tensors that nobody holds"), MiB(3).megabytes(), 0.1) << text;
+  EXPECT_NEAR(megabytes_of(text, "in tensors that the program has released"), MiB(3).megabytes(),
+              0.1)
+      << text;
 }
 
 TEST(Refusal, TellsWhatTheRunningOperatorHasTaken) {
@@ -184,10 +186,11 @@ TEST(Refusal, OfFinishNamesAllThatComesBackAndWhatSuffices) {
   };
   const Bytes before = live_bytes();
   const std::string text = finish_in(MiB(6));
-  EXPECT_THAT(text, HasSubstr("finish() brings back the "));
+  EXPECT_THAT(text, HasSubstr("finish() restores the "));
   EXPECT_THAT(text, HasSubstr(" tensors of the step that were dropped and are still held, "));
-  EXPECT_THAT(text, HasSubstr("Let go of what is not needed before finish(), or leave the step's "
-                              "scope without finish()"));
+  EXPECT_THAT(text,
+              HasSubstr("Release tensors that are not needed before finish(), or leave the step's "
+                        "scope without finish()"));
   const auto open = text.find(" (", text.find("That takes "));
   const Bytes enough(std::stoll(text.substr(open + 2)));
   // Twelve results and the root.
@@ -242,7 +245,7 @@ TEST(Refusal, OfAReadOnAnotherThreadNamesTheThreadOfTheStep) {
   MemoryBudget budget(live_bytes() + MiB(6));
   auto step = budget.step();
   const std::vector<Tensor> kept = held_chain(12);
-  const std::string mine = "under way on thread " + std::to_string(gettid()) + ":";
+  const std::string mine = "under way on thread " + std::to_string(gettid()) + ".";
   int dropped = 0;
   for (const Tensor& each : kept) {
     const auto read = [&] { return refusal_of<std::exception>([&] { each.data_ptr(); }); };

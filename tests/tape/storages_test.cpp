@@ -129,9 +129,9 @@ TEST(TapeStorages, WhatAnEarlierStepGaveUpIsNamedAndDisturbsNoOther) {
     const std::string read = use([&] { each->mul(2); });
     if (read.empty()) continue;
     ++gone;
-    EXPECT_THAT(read, HasSubstr("the bytes of this tensor were given up by a reprise::"));
-    EXPECT_THAT(use([&] { Pin pin(*each); }), HasSubstr("were given up by a reprise::"));
-    EXPECT_THAT(use([&] { each->zero_(); }), HasSubstr("were given up by a reprise::"));
+    EXPECT_THAT(read, HasSubstr("the bytes of this tensor were dropped by a reprise::"));
+    EXPECT_THAT(use([&] { Pin pin(*each); }), HasSubstr("were dropped by a reprise::"));
+    EXPECT_THAT(use([&] { each->zero_(); }), HasSubstr("were dropped by a reprise::"));
   }
   EXPECT_GT(gone, 0);
   const Tensor y = w.sin();

@@ -91,9 +91,9 @@ Advice take(const AdviceFigures& figures, const AdviceFigures::Way& way) {
                 .way = way.name,
                 .words = {}};
   advice.words.push_back(fmt::format("Use {}.", told(figures, way)));
-  advice.words.push_back(fmt::format("The plain step would need {}, of which {} are activations.",
-                                     to_string(figures.plain_peak),
-                                     to_string(figures.plain_activations)));
+  advice.words.push_back(
+      fmt::format("The plain step would need {}, and {} of that are activations.",
+                  to_string(figures.plain_peak), to_string(figures.plain_activations)));
   for (const auto& other : figures.ways) {
     if (&other == &way || other.peak > figures.device) continue;
     advice.words.push_back(fmt::format("Or {}.", told(figures, other)));

@@ -26,7 +26,7 @@ struct AdviseOptions : EstimateModelOptions {
 void bind(CLI::App& command, AdviseOptions& options) {
   OptionGroup device(command, "Device");
   device.text("--device-bytes", "B", options.device_bytes,
-              "what one device has for tensors: 80GB, 64GiB");
+              "bytes that one device has for tensors: 80GB, 64GiB");
   bind_estimated(command, options);
 }
 

@@ -68,12 +68,13 @@ void bind_estimated(CLI::App& command, EstimateModelOptions& options) {
   OptionGroup model(command, "Model");
   model.whole("--vocabulary", options.gpt.vocabulary, {1, kMostEstimated}, "number of tokens");
   model.whole("--batch", options.batch, {1, kMostEstimated}, "sequences in one batch");
-  model.text("--dtype", "TYPE", options.dtype, "of weights, gradients and activations: f32, bf16");
+  model.text("--dtype", "TYPE", options.dtype,
+             "type of weights, gradients and activations: f32, bf16");
   OptionGroup training(command, "Training");
   training.text("--optimizer", "NAME", options.optimizer,
                 "the optimizer, for its state: adamw, sgd (with momentum), none");
   training.flag("--no-master", options.no_master,
-                "with bf16 weights: optimizer state in bf16, and no f32 copy of the weights");
+                "with bf16 weights: keep optimizer state in bf16, and no f32 copy of weights");
   training.whole("--shards", options.shards, {1, kMostEstimated},
                  "devices that share weights, gradients and optimizer state, as in\n"
                  "ZeRO-3 and FSDP; figures are for one device");
@@ -82,9 +83,10 @@ void bind_estimated(CLI::App& command, EstimateModelOptions& options) {
                "cpu or cuda, for its choice of operators; the device need not be here");
   machine.path("--machine", "FILE", options.machine,
                "rates of a machine, as `reprise calibrate --out FILE` writes them");
-  machine.real("--flops", options.flops, {1, 1e24}, "instead: operations a second");
-  machine.real("--bandwidth", options.bandwidth, {1, 1e24}, "bytes a second");
-  machine.real("--overhead", options.overhead, {0, 1}, "seconds of every call besides");
+  machine.real("--flops", options.flops, {1, 1e24}, "operations a second, in place of --machine");
+  machine.real("--bandwidth", options.bandwidth, {1, 1e24},
+               "bytes a second, in place of --machine");
+  machine.real("--overhead", options.overhead, {0, 1}, "seconds that every call takes besides");
   OptionGroup output(command, "Output");
   output.flag("--json", options.json, "print one JSON object instead of tables");
 }

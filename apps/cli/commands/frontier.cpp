@@ -158,7 +158,7 @@ void print_points(const CompareOptions& options, const std::vector<Measured>& al
       "peak: bytes alive at once, with weights and gradients; activations: above those before the "
       "step\n");
   const std::string misfits = misfits_of(all);
-  if (!misfits.empty()) print_result("\nwhat does not fit:\n" + misfits);
+  if (!misfits.empty()) print_result("\nbudgets that do not fit:\n" + misfits);
 }
 
 void print_points_json(const CompareOptions& options, const std::vector<Measured>& all,

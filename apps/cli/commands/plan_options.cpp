@@ -116,18 +116,18 @@ void bind(CLI::App& command, PlanOptions& options) {
              "operators as `reprise simulate` reads them; default: the blocks of a\n"
              "model are measured, one by one");
   OptionGroup planning(command, "Planning");
-  planning.names(
-      "--planner", options.planners, "rotor",
-      fmt::format("for chains, with commas between: {},\nrotor_offload; for steps: hindsight, ilp",
-                  fmt::join(planner_names(), ", ")));
+  planning.names("--planner", options.planners, "rotor",
+                 fmt::format("planners, with commas between; for chains: {},\n"
+                             "rotor_offload; for steps: hindsight, ilp",
+                             fmt::join(planner_names(), ", ")));
   planning.list("--budget", options.budgets, AskedBudget::parse_planned, kBudgetsOfChains,
-                "for activations, temporaries and gradients, with commas between: shares\n"
-                "of the plain step's (0.5, 50%), or bytes (400MB, 8GiB)");
+                "bytes of activations, temporaries and gradients, with commas between:\n"
+                "shares of the plain step's (0.5, 50%), or bytes (400MB, 8GiB)");
   planning.real("--seconds", options.seconds, {0.01, 1e6},
-                "for the search of a step's plan, at each budget");
+                "seconds of the search for a step's plan, at each budget");
   planning.whole("--moves", options.moves, {0, kMostSteps},
-                 "for hindsight's search instead, whose plan is then the same each time;\n"
-                 "0: --seconds decides");
+                 "moves of hindsight's search in place of --seconds; its plan is then the\n"
+                 "same each time; 0: --seconds decides");
   planning.real("--store-bandwidth", options.store_bandwidth, {0, 1e15},
                 "bytes a second, each way, of a store that rotor_offload, hindsight and\n"
                 "ilp may park values in; transfers are waited for; 0: no store");

@@ -100,7 +100,7 @@ int plan_step(const PlanOptions& options) {
   const auto fits = [](const Row& row) { return row.plan.fits; };
   if (std::ranges::any_of(rows, fits)) return 0;
   print_error_line(fmt::format(
-      "reprise plan: {}: no plan was found for {}, of which {} are always there; raise "
+      "reprise plan: {}: no plan was found for {}, and {} are always there; raise "
       "the budget",
       rows.back().planner, to_string(rows.back().budget), to_string(trace.constants())));
   return kOverBudget;

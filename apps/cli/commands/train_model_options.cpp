@@ -81,7 +81,7 @@ void bind(CLI::App& command, TrainModelOptions& options) {
                "write one JSON object a step to it: seconds of forward, backward,\n"
                "recomputation, packing and the tape, peak bytes, loss, masks");
   methods.whole("--patch", options.patch, {1, kMostPatch},
-                "for vit: pixels of a patch's side; default 2");
+                "pixels of a patch's side, with --model vit; default 2");
 }
 
 bool is_method_run(const TrainOptions& options, const TrainModelOptions& more) {

@@ -112,8 +112,8 @@ void bind(CLI::App& command, CompareOptions& options) {
   OptionGroup measuring(command, "Measuring");
   measuring.names("--strategies", options.strategies,
                   fmt::format("{}", fmt::join(kUsualStrategies, ",")),
-                  "to compare, with commas between; none is always measured, and is what\n"
-                  "the others are compared with:\n" +
+                  "strategies, with commas between; none is always measured, and the others\n"
+                  "are compared with it:\n" +
                       strategy_list() +
                       ",\nbudget:B (a byte budget as that of `reprise train`: budget:80%,\n"
                       "budget:+54MB, budget:least)");
@@ -128,13 +128,14 @@ void bind(CLI::App& command, CompareOptions& options) {
                              fmt::join(planner_names(), ", ")));
   planning.list(
       "--budget", options.budgets, AskedBudget::parse, "",
-      fmt::format("with --planners, for all that a step adds to what is live before it:\n"
+      fmt::format("with --planners: the bytes that a step adds to those live before it, as\n"
                   "shares of the plain step's (50%), or bytes (400MB), with commas between;\n"
-                  "default {}. With --fill-budget, for all bytes alive:\n"
-                  "bytes, a share of the plain step's peak, or above what is live before\n"
-                  "it (+400MB)",
+                  "default {}. With --fill-budget: all bytes alive, as\n"
+                  "bytes, a share of the plain step's peak, or bytes above those live\n"
+                  "before it (+400MB)",
                   kUsualBudgets));
-  planning.real("--seconds", options.seconds, {0.01, 1e6}, "for each search of hindsight and ilp");
+  planning.real("--seconds", options.seconds, {0.01, 1e6},
+                "seconds of each search of hindsight and ilp");
   planning.path("--svg", "FILE", options.svg, "draw what --planners predict and what is measured");
   bind_regions(measuring, options);
   bind_budget(measuring, options);

@@ -90,7 +90,7 @@ Facts facts_of(const CompareOptions& options, Comparison& comparison, const Text
   facts.add("machine", describe_machine(options, network.device()));
   if (const auto& training = comparison.training()) {
     facts.add("shares",
-              fmt::format("of {}, the peak of a plain training step: with AdamW's moments, and "
+              fmt::format("100% is {}, the peak of a plain training step with AdamW's moments and "
                           "without gradients before it",
                           to_string(training->peak)));
   }

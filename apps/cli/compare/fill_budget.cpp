@@ -182,7 +182,7 @@ int fill_budget(const CompareOptions& options) {
                        [](const Measured& each) { return each.batch > 0; });
   if (fitting.empty()) {
     print_error_line(fmt::format(
-        "{}: no step of one sequence fits in {}, of which {} are live before it; give a larger "
+        "{}: no step of one sequence fits in {}, and {} are live before it; give a larger "
         "--budget, or a smaller model",
         kFillCommand, to_string(limit), to_string(comparison.live())));
     return kOverBudget;

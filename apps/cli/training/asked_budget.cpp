@@ -110,10 +110,10 @@ std::string AskedBudget::describe(Bytes live, Bytes measured) const {
     return fmt::format("{}: {} of the plain step's {}", bytes, text_, to_string(measured));
   }
   if (is_least()) {
-    return fmt::format("{} ({} bytes): the least in which a step runs, of which {} are live before",
+    return fmt::format("{} ({} bytes): the least in which a step runs, with {} live before it",
                        bytes, measured.count, to_string(live));
   }
-  return fmt::format("{}, of which {} are live before the step", bytes, to_string(live));
+  return fmt::format("{}, with {} live before the step", bytes, to_string(live));
 }
 
 std::vector<AskedBudget> planned_budgets(const char* list) {

@@ -37,7 +37,7 @@ void bind_model(CLI::App& command, RunOptions& options) {
   model.text("--model", "NAME", options.model, "the network: gpt");
   model.whole("--layers", options.gpt.layers, {1, kMostLayers}, "number of blocks");
   model.whole("--width", options.gpt.width, {1, kMostSize},
-              "of the residual stream; a multiple of --heads");
+              "width of the residual stream; a multiple of --heads");
   model.whole("--heads", options.gpt.heads, {1, kMostSize}, "attention heads");
   model.whole("--context", options.gpt.context, {1, kMostSize},
               "sequence length in tokens; a token is a byte");
@@ -56,7 +56,7 @@ void bind_data(CLI::App& command, RunOptions& options, bool has_text) {
   }
   data.whole("--batch", options.batch, {1, kMostSize}, "sequences in one batch");
   data.whole("--seed", options.seed, {0, kMostSeed},
-             "of weights, dropout and the order of the data");
+             "seed of weights, dropout and the order of the data");
 }
 
 void bind_threads(OptionGroup& group, int& threads) {

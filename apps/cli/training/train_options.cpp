@@ -27,7 +27,7 @@ void bind_training(CLI::App& command, TrainOptions& options) {
                  "steps until the peak, before a cosine decay to a tenth of it;\n"
                  "default: a tenth of --steps, at most 100");
   training.real("--weight-decay", options.weight_decay, {0, 10},
-                "of matrices; biases and norms have none");
+                "weight decay of matrices; biases and norms have none");
   training.real("--clip", options.clip, {0, 1e6}, "largest norm of the gradients; 0: no clipping");
 }
 

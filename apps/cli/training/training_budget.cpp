@@ -27,7 +27,7 @@ MemoryBudget& TrainingBudget::of_step(bool verified, std::shared_ptr<BudgetObser
 std::string TrainingBudget::describe() const {
   return fmt::format("{}; heuristic {}{}", asked_.describe(live_, measured_),
                      to_string(options_.heuristic),
-                     options_.verify ? ", what is made again is verified" : "");
+                     options_.verify ? ", recomputed values are verified" : "");
 }
 
 }  // namespace reprise::app

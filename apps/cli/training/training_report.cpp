@@ -60,8 +60,8 @@ nlohmann::json verification_of(const TrainOptions& options, const Outcome& outco
 std::string describe_unverified(const TrainOptions& options, const Outcome& outcome) {
   const std::int64_t unverified = std::min(options.verify, outcome.last.step) - 1;
   if (unverified == 0) return "";
-  return fmt::format(", of which the last {} not verified",
-                     unverified == 1 ? "was" : fmt::format("{} were", unverified));
+  return fmt::format("; the last {} not verified",
+                     unverified == 1 ? "step was" : fmt::format("{} steps were", unverified));
 }
 
 int report_difference(const TrainOptions& options, const Outcome& outcome) {

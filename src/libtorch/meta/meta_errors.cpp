@@ -41,9 +41,9 @@ bool depends_on_values(const std::string& op) {
 }
 
 [[noreturn]] void refuse_values(const std::string& why) {
-  throw UsageError(c10::str("the code reads values of a tensor, and on meta tensors there are ",
-                            "none: ", why, "; take that out, take sizes from shapes, or measure ",
-                            "a real step instead"));
+  throw UsageError(c10::str("the code reads values of a tensor, and meta tensors have none: ", why,
+                            "; remove that read, take sizes from shapes, or measure a real step ",
+                            "instead"));
 }
 
 }  // namespace
@@ -52,12 +52,14 @@ void explain_on_meta(const c10::Error& error) {
   const std::string text = error.what_without_backtrace();
   const std::string op = operator_without_kernel(text);
   if (op == "aten::_local_scalar_dense") refuse_values("item() is called");
-  if (!op.empty() && depends_on_values(op)) refuse_values("what " + op + " gives depends on them");
+  if (!op.empty() && depends_on_values(op))
+    refuse_values("the result of " + op + " depends on them");
   if (!op.empty()) {
-    throw UsageError(c10::str(
-        "the code calls ", op, ", for which there is no kernel on meta tensors, so its results' ",
-        "sizes are not known without running it; register a shape function for it, as ",
-        "docs/extending.md shows under \"A shape function\""));
+    throw UsageError(
+        c10::str("the code calls ", op,
+                 ", which has no kernel on meta tensors, so the sizes of its results ",
+                 "are not known without running it; register a shape function for it, as ",
+                 "docs/extending.md shows under \"A shape function\""));
   }
   const std::string sparse = word_before(text, "' with arguments from the 'SparseMeta' backend");
   if (!sparse.empty()) {

@@ -70,7 +70,7 @@ ThreeTensors batch_norm_shape(const Tensor& x, const OptionalTensor& weight,
                               const OptionalTensor& bias, const OptionalTensor& mean,
                               const OptionalTensor& variance, bool training, double, double) {
   TORCH_CHECK(x.dim() >= 2, "batch_norm: the input's sizes are ", x.sizes(),
-              "; there must be at least 2, the second of which are channels");
+              "; there must be at least 2, and the second is the channels");
   check_sizes("batch_norm", "weight", weight, {x.size(1)});
   check_sizes("batch_norm", "bias", bias, {x.size(1)});
   check_sizes("batch_norm", "running_mean", mean, {x.size(1)});
@@ -123,7 +123,7 @@ ThreeTensors batch_norm_backward_shape(const Tensor&, const Tensor& x, const Opt
 Tensor group_norm_choice(const Tensor& x, std::int64_t groups, const OptionalTensor& weight,
                          const OptionalTensor& bias, double eps, bool) {
   TORCH_CHECK(x.dim() >= 2, "group_norm: the input's sizes are ", x.sizes(),
-              "; there must be at least 2, the second of which are channels");
+              "; there must be at least 2, and the second is the channels");
   // Channels last stays so only on the CPU.
   const Tensor in_order =
       shapes_device() == c10::kCPU ? x.contiguous(x.suggest_memory_format()) : x.contiguous();

@@ -232,10 +232,9 @@ class Registry::Listener final : public c10::OpRegistrationListener {
 Registry::Registry() {
   Dispatcher& dispatcher = Dispatcher::singleton();
   if (dispatcher.hasBackendFallbackForDispatchKey(kEffectKey)) {
-    TORCH_WARN(
-        "checkpoint(): the dispatch key ", c10::toString(kEffectKey),
-        " is taken in this process, so writes of a region to older state are not undone, and "
-        "generators that it was not told of are not replayed");
+    TORCH_WARN("checkpoint(): the dispatch key ", c10::toString(kEffectKey),
+               " is taken in this process. So a region's writes to older state are not undone, and "
+               "generators that the region was not told of are not replayed");
     return;
   }
   keys_ = DispatchKeySet(kEffectKey);

@@ -144,11 +144,11 @@ void ChainWalk::backward(const ScheduleOp& op, const ChainStage& stage) {
   const auto index = static_cast<std::size_t>(op.stage);
   State& state = state_[index];
   if (op.stage != next_backward_) {
-    refuse(op, next_backward_ < 0 ? "all of backward has been"
+    refuse(op, next_backward_ < 0 ? "all of backward is over"
                                   : "it is the turn of stage " + std::to_string(next_backward_));
   }
-  if (state.offloaded) refuse(op, "what was kept of it is in the store");
-  if (!state.kept) refuse(op, "it was not run kept");
+  if (state.offloaded) refuse(op, "its kept values are in the store");
+  if (!state.kept) refuse(op, "its forward kept no values");
   if (stage.needs_input) need_input(op);
   // The first gradient is the caller's, and comes when backward begins.
   const bool is_last = index + 1 == chain_.stages.size();

@@ -30,12 +30,12 @@ class Reader {
         expect(Kind::kForwardKeep, begin, "kept, or run with its input kept");
       } else {
         while (next_is(Kind::kForwardDrop, first)) ++first;
-        if (first > last) refuse("no stage is left that is kept");
+        if (first > last) refuse("no kept stage is left");
       }
       open.push_back({begin, first - 1, nests.size(), is_kept});
       const bool is_offloaded = is_kept && next_is(Kind::kOffload, begin);
       if (is_offloaded && is_recomputed_) {
-        refuse("stage " + std::to_string(begin) + " goes to a store where it is run again");
+        refuse("stage " + std::to_string(begin) + " goes to a store while it is recomputed");
       }
       nests.push_back({.stage = begin, .is_offloaded = is_offloaded, .again = {}});
     }
@@ -43,7 +43,7 @@ class Reader {
       const Open& each = open.back();
       if (each.is_kept) {
         if (nests[each.at].is_offloaded) {
-          expect(Kind::kLoad, each.first, "brought back from the store");
+          expect(Kind::kLoad, each.first, "loaded from the store");
         }
         expect(Kind::kBackward, each.first, "backward");
         continue;
@@ -72,10 +72,10 @@ class Reader {
   }
 
   [[noreturn]] void refuse(const std::string& reason) const {
-    throw PlanError("operation " + std::to_string(at_) + " of the schedule: " + reason +
-                    ". Regions run schedules in which stages that are not kept run again as a "
-                    "whole, when all after them have had their backward, and do not go to a store "
-                    "then");
+    throw PlanError(
+        "operation " + std::to_string(at_) + " of the schedule: " + reason +
+        ". Regions recompute stages that are not kept as a whole, once the backward of "
+        "all later stages is over. A stage cannot go to a store while it is recomputed");
   }
 
   const std::vector<ScheduleOp>& ops_;

@@ -199,7 +199,7 @@ TEST(VerifyTrain, TheDifferingStepChangesNothingAndTheRunCanGoOn) {
   const Finished result = run.finish();
   EXPECT_EQ(result.exit_code, 3);
   EXPECT_THAT(result.err, HasSubstr("step 2 is saved to " + folder / "training.reprise" +
-                                    ", of which the last was not verified; "));
+                                    "; the last step was not verified; "));
   const json resumed = json_of_training("--steps 5 --warmup 0 --strategy every-block --resume " +
                                         ("--checkpoint-dir " + folder.path().string()));
   EXPECT_EQ(resumed.at("weights_xxh3"), whole.at("weights_xxh3"));

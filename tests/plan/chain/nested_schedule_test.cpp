@@ -68,8 +68,8 @@ TEST(NestedSchedule, RefusesOthersByTheirStep) {
   EXPECT_EQ(
       refusal({}),
       "operation 0 of the schedule: stage 0 should be kept, or run with its input kept. Regions "
-      "run schedules in which stages that are not kept run again as a whole, when all after "
-      "them have had their backward, and do not go to a store then");
+      "recompute stages that are not kept as a whole, once the backward of all later stages is "
+      "over. A stage cannot go to a store while it is recomputed");
   EXPECT_THAT(refusal({keep0, keep1, back1}),
               HasSubstr("operation 3 of the schedule: stage 0 should be"
                         " backward"));
@@ -78,13 +78,13 @@ TEST(NestedSchedule, RefusesOthersByTheirStep) {
   EXPECT_THAT(refusal({{Kind::kForwardCheckpoint, 0}, keep0, keep1, back1, back0}),
               HasSubstr("operation 1 of the schedule: stage 1 should be kept"));
   EXPECT_THAT(refusal({{Kind::kForwardCheckpoint, 0}, {Kind::kForwardDrop, 1}, keep0}),
-              HasSubstr("no stage is left that is kept"));
+              HasSubstr("no kept stage is left"));
   EXPECT_THAT(refusal({keep0, {Kind::kOffload, 0}, keep1, back1, back0}),
-              HasSubstr("stage 0 should be brought back from the store"));
+              HasSubstr("stage 0 should be loaded from the store"));
   const ScheduleOp from0{Kind::kForwardCheckpoint, 0};
   EXPECT_THAT(
       refusal({from0, keep1, back1, keep0, {Kind::kOffload, 0}, {Kind::kLoad, 0}, back0}),
-      HasSubstr("operation 5 of the schedule: stage 0 goes to a store where it is run again"));
+      HasSubstr("operation 5 of the schedule: stage 0 goes to a store while it is recomputed"));
 }
 
 TEST(NestedSchedule, ReadsLongChains) {

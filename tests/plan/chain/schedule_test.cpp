@@ -118,11 +118,12 @@ TEST(Schedule, AnInvalidOneIsRefusedByItsStep) {
               HasSubstr("operation 1 of the schedule, stage 0 forward, kept: "
                         "its output is there already"));
   EXPECT_THAT(refusal({keep0, keep1, back0}), HasSubstr("it is the turn of stage 1"));
-  EXPECT_THAT(refusal({keep0, {Kind::kForwardDrop, 1}, back1}), HasSubstr("it was not run kept"));
+  EXPECT_THAT(refusal({keep0, {Kind::kForwardDrop, 1}, back1}),
+              HasSubstr("its forward kept no values"));
   EXPECT_THAT(refusal({{Kind::kForwardCheckpoint, 0}, keep1, back1, back0}),
-              HasSubstr("it was not run kept"));
+              HasSubstr("its forward kept no values"));
   EXPECT_THAT(refusal({keep0, keep1, back1, keep1}), HasSubstr("its backward has been"));
-  EXPECT_THAT(refusal({keep0, keep1, back1, back0, back0}), HasSubstr("all of backward has been"));
+  EXPECT_THAT(refusal({keep0, keep1, back1, back0, back0}), HasSubstr("all of backward is over"));
   EXPECT_THAT(refusal({keep0, keep1, back1}),
               HasSubstr("ends after 3 operations, before the backward of stage 0"));
   EXPECT_THAT(refusal({{Kind::kForwardKeep, 2}}),
@@ -133,7 +134,7 @@ TEST(Schedule, AnInvalidOneIsRefusedByItsStep) {
   EXPECT_THAT(refusal({park}), HasSubstr("nothing of it is kept in memory"));
   EXPECT_THAT(refusal({keep0, load}), HasSubstr("it is not in the store"));
   EXPECT_THAT(refusal({keep0, park, keep1, back1, back0}),
-              HasSubstr("what was kept of it is in the store"));
+              HasSubstr("its kept values are in the store"));
 }
 
 TEST(Schedule, IsOfTheChainThatItWasMadeFor) {

@@ -166,8 +166,8 @@ void print_configuration(const TrainOptions& options, const MethodRun& run, cons
   facts.add("machine", describe_machine(options, device));
   facts.add("method", run.method);
   if (options.budget) {
-    facts.add("budget", fmt::format("{}, of which {} are live before a step",
-                                    to_string(budget.limit), to_string(budget.live)));
+    facts.add("budget", fmt::format("{}, with {} live before a step", to_string(budget.limit),
+                                    to_string(budget.live)));
   }
   print_result(facts.text() + "\n");
   std::fflush(stdout);
