@@ -1,10 +1,13 @@
 """Finds prose that has to be read twice: paragraphs and comments that begin as fragments, words that stand for a term of
-the field, and sentences of more than 30 words. `python3 tests/form/prose.py [PATH...]` lists what it finds."""
+the field, and sentences of more than 30 words. In C++ it looks at errors, warnings and help as well.
+`python3 tests/form/prose.py [PATH...]` lists what it finds."""
 
 import collections
 import pathlib
 import re
 import sys
+
+from texts import texts_of_source
 
 MOST_WORDS = 30
 # A paragraph that begins with one of these needs a main clause of its own: a comma, and a verb after it.
@@ -16,6 +19,8 @@ CODE = re.compile(r"`[^`]*`|\[([^\]]*)\]\([^)]*\)|https?://\S+")
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z`\"(])|[;:]\s")
 # A line of a list, a table, a picture or code inside a comment: no prose, or a paragraph of its own.
 ITEM = re.compile(r"^\s*(?:[-*]|\d+\.)\s+")
+# An error begins with the function that throws it, or with the option that is wrong.
+CALLER = re.compile(r"^[\w:.()]*: ")
 NO_PROSE = re.compile(r"^(?: {2,}|\t)|^\s*\||[│─▼►└┌=<>{}]{2,}|;\s*$")
 
 Finding = collections.namedtuple("Finding", "line kind text")
@@ -95,7 +100,15 @@ def findings(path):
     return list(findings_in(paragraphs_of(path)))
 
 
+def findings_in_texts(source):
+    """Those in the texts that users read: errors, warnings and help."""
+    texts = ((line, CALLER.sub("", text)) for line, text in texts_of_source(source))
+    return list(findings_in((line, text[:1].upper() + text[1:]) for line, text in texts))
+
+
 if __name__ == "__main__":
     for name in sys.argv[1:]:
-        for found in findings(pathlib.Path(name)):
-            print(f"{name}:{found.line}: {found.kind}: {found.text}")
+        path = pathlib.Path(name)
+        found = findings(path) + (findings_in_texts(path.read_text()) if path.suffix in (".h", ".cpp") else [])
+        for each in sorted(found):
+            print(f"{name}:{each.line}: {each.kind}: {each.text}")

@@ -1,5 +1,5 @@
-"""Prose that is read twice does not spread: by place, what prose.py finds is at most what prose_counts.json says. Who
-rewrites a file lowers the counts: `python3 tests/form/prose_test.py --lower`."""
+"""Prose that is read twice does not spread: by place, what prose.py finds is at most what prose_counts.json says, and in
+errors, warnings and help it finds nothing. Who rewrites a file lowers the counts: `python3 tests/form/prose_test.py --lower`."""
 
 import collections
 import json
@@ -10,11 +10,13 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests/form"))
-from prose import findings, findings_in, paragraphs_of_comments, paragraphs_of_markdown  # noqa: E402
+from prose import findings, findings_in, findings_in_texts, paragraphs_of_comments, paragraphs_of_markdown  # noqa: E402
+from texts import texts_of_source  # noqa: E402
 
 COUNTS = ROOT / "tests/form/prose_counts.json"
 # Tables of measurements, and what a program wrote, are no prose.
 SKIPPED = ("docs/results/",)
+WITH_TEXTS = ("src", "apps", "include", "models")
 
 
 def place_of(name):
@@ -32,6 +34,9 @@ def counts():
     for name in sorted(set(names)):
         if (ROOT / name).is_file() and not name.startswith(SKIPPED):
             found[place_of(name)] += len(findings(ROOT / name))
+            first = name.split("/")[0]
+            if first in WITH_TEXTS and not name.endswith(".md"):
+                found[f"errors of {first}"] += len(findings_in_texts((ROOT / name).read_text()))
     return found
 
 
@@ -58,6 +63,23 @@ class Prose(unittest.TestCase):
         words = " ".join(["word"] * 20)
         text = f"- Every {words}.\n- Every {words}.\n\nEvery {words} and {words}.\n"
         self.assertEqual(self.kinds(paragraphs_of_markdown(text)), ["42 words"])
+
+    def test_the_pieces_of_an_error_are_one_text_with_a_word_for_each_value(self):
+        for source in ('throw UsageError("the step has " + std::to_string(n) + (n > 1 ? " operators" : " one") + "; it takes " + most);',
+                       'throw UsageError(c10::str("the step has ", n, " operators; it takes ", most));',
+                       'text << "the step has " << n << " operators; "\n  // Not "this".\n  "it takes " << most;',
+                       'fail(fmt::format("the step has {} operators; it takes {:.1f}", n, most));'):
+            self.assertEqual(texts_of_source(source), [(1, "the step has x operators; it takes x")], source)
+
+    def test_arguments_and_branches_are_texts_of_their_own_and_names_are_none(self):
+        source = 'refuse("alpha", "at least 0 and below 1");\nreturn is_set ? "a file of this run" : "a file of another run";\n'
+        self.assertEqual([text for _, text in texts_of_source(source)],
+                         ["at least 0 and below 1", "a file of another run", "a file of this run"])
+
+    def test_prose_that_is_read_twice_is_found_in_an_error(self):
+        words = " ".join(["word"] * 31)
+        source = f'throw Error("run(): " "of what it has nothing is left");\nTORCH_WARN("it gives up its bytes");\nflag("--a", "{words}");'
+        self.assertEqual([found.kind for found in findings_in_texts(source)], ["fragment", '"gives up"', "31 words"])
 
 
 if __name__ == "__main__":
