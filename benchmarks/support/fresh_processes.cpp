@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "benchmarks/chain.h"
+#include "benchmarks/tape_steps.h"
 #include "core/statistics.h"
 #include "libtorch/operators/operator_interceptor.h"
-#include "benchmarks/tape_steps.h"
 
 namespace reprise::bench {
 namespace {

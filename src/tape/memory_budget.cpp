@@ -81,7 +81,7 @@ StepReport MemoryBudget::report() const {
   std::lock_guard<libtorch::LimitMutex> lock(libtorch::limit_mutex());
   if (budget_->tapes.empty()) return budget_->last;
   const tape::Tape& tape = *budget_->tapes.back();
-  StepReport report = tape::settled(tape.report);
+  StepReport report = tape::settled(tape);
   report.peak = tape.peak->peak();
   report.other_threads = Bytes(tape.other_threads->peak());
   return report;

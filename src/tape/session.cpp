@@ -263,9 +263,11 @@ Session::Session(std::shared_ptr<Budget> budget)
   }
 }
 
-StepReport settled(StepReport report) {
+StepReport settled(const Tape& tape) {
+  StepReport report = tape.report;
   const double beside = report.replay_seconds + report.pack_seconds + report.transfer_seconds;
-  report.own_seconds = std::max(0.0, report.own_seconds - beside);
+  const double rate = tape.watch.elapsed().count() / (Tape::now() - tape.began);
+  report.own_seconds = std::max(0.0, report.own_seconds * rate - beside);
   return report;
 }
 
@@ -315,7 +317,7 @@ void Session::end(bool is_whole) {
   open_budgets().erase(std::ranges::find(open_budgets(), &*budget_));
   recorder_->tape().report.peak = peak_->peak();
   recorder_->tape().report.other_threads = Bytes(other_threads_.peak());
-  budget_->last = settled(recorder_->tape().report);
+  budget_->last = settled(recorder_->tape());
   if (!is_whole) {
     // The next one has to be the plan's.
     if (!budget_->expected_step) budget_->expected_step = std::move(expected_);

@@ -61,9 +61,9 @@ class Budget final : public libtorch::LimitKeeper {
   bool warned = false;
 };
 
-// The report with own_seconds as users see them: while a step runs, they contain the replays,
-// packing and transfers that happened on the way.
-StepReport settled(StepReport report);
+// The report of a step for users: own_seconds become seconds of the steady clock, without the
+// replays, packing and transfers that happened on the way.
+StepReport settled(const Tape& tape);
 
 // Whether one step is open on the device. Under the lock.
 bool is_alone_on(c10::Device device);

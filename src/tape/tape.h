@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/clock.h"
 #include "core/peak_tracker.h"
 #include "core/ticks.h"
 #include "plan/simulate/heuristic.h"
@@ -166,7 +167,10 @@ class Tape {
   std::optional<StepLog> log;
   // Of calls under way, where notes are taken.
   std::vector<CallMeter*> meters;
-  StepReport report;
+  StepReport report;  // own_seconds by now(), and with what settled() takes off
+  // Both clocks run from the beginning of the step.
+  const Stopwatch watch;
+  const double began = now();
   // Of the step; read under the lock.
   const PeakScope* peak = nullptr;
   const PeakTracker::Period* other_threads = nullptr;

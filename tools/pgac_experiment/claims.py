@@ -8,9 +8,6 @@ import stats
 SUPPORTED, REFUTED, NOT_SETTLED, NOT_MEASURED = "supported", "refuted", "not settled", "not measured"
 # Validation is the same where it is less than this apart.
 SAME = 0.005
-# Peaks up to this many budgets count as within one, since malloc rounds.
-ROUNDING = 1.001
-
 RULE = f"""A measured figure is the geometric mean over seeds of the change beside the baseline's run with the same seed, with
 its {stats.CONFIDENCE:.0%} interval by Student's t. An expectation is *supported* if a paired t-test, corrected by Holm's method
 for all expectations of a method, tells the gain from its lower end with p < {stats.SIGNIFICANT} and the gain is above it. It
@@ -94,7 +91,7 @@ def lack_of(ours, theirs, method, claim):
         return f"{claim.column.replace('_', ' ')} is zero in a run"
     if claim.same_memory:
         for rows, name in ((ours, method), (theirs, claim.baseline)):
-            if (rows["peak_bytes"] > ROUNDING * rows["budget_bytes"]).any():
+            if (rows["peak_bytes"] > rows["budget_bytes"]).any():
                 return f"{name} took more than its budget"
     return ""
 

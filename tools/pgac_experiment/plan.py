@@ -21,7 +21,7 @@ SHAPES = {"gpt": {"layers": 8, "width": 96, "heads": 4, "context": 128, "batch":
           "vit": {"layers": 8, "width": 64, "heads": 4, "patch": 2, "batch": 48}}
 QUICK_SHAPES = {"gpt": {"layers": 6, "width": 64, "heads": 4, "context": 64, "batch": 4},
                 "bert": {"layers": 6, "width": 64, "heads": 4, "context": 64, "batch": 4},
-                "vit": {"layers": 6, "width": 64, "heads": 4, "patch": 2, "batch": 16}}
+                "vit": {"layers": 6, "width": 64, "heads": 4, "patch": 2, "batch": 24}}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -26,10 +26,12 @@ def opening(logs, command):
     machine = first["machine"]
     yield "# PGAC and its baselines"
     yield f"`{command}`, by reprise {first['version']} (LibTorch {first['libtorch']}): {len(logs.runs)} complete runs."
+    budget = logs.settings["budget"]
     settings = [f"- machine: {machine['processor'] or 'unknown processor'}, {machine['cores']} cores; {machine['threads']} "
-                f"thread(s) on {machine['device']}", f"- budget: {logs.settings['budget']} of the plain training step's peak"
-                if logs.settings["budget"].endswith("%") else f"- budget: {logs.settings['budget']}",
-                f"- steps: {logs.settings['steps']} from each of {logs.settings['seeds']} seeds; the first step's time does not count"]
+                f"thread(s) on {machine['device']}",
+                f"- budget: {budget}" + (" of the plain training step's peak" if budget.endswith("%") else ""),
+                f"- steps: {logs.settings['steps']} from each of {logs.settings['seeds']} seeds; the first step's time does not "
+                "count"]
     for model in logs.settings["models"]:
         rows = logs.runs[logs.runs["model"] == model]
         if len(rows):
@@ -44,7 +46,7 @@ def opening(logs, command):
 
 
 def verdicts(logs):
-    judged = [(method, claims.judge(logs, method)) for method in JUDGED if method in set(logs.runs["method"])]
+    judged = [(method, claims.judge(logs, method)) for method in JUDGED if method in logs.settings["methods"]]
     if not judged:
         return
     yield "## What was expected"
@@ -61,6 +63,7 @@ def models(out, logs, drawn):
             continue
         methods.sort(key=order_of)
         yield f"## {model}"
+        yield "Memory is what a step adds to the bytes that are live before it."
         yield tables.of_model(logs, model, methods)
         yield "Milliseconds of a step:"
         yield tables.parts_of_step(logs, model, methods)

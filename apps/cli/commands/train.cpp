@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "apps/cli/commands/commands.h"
@@ -116,15 +117,23 @@ int train(TrainOptions options) {
 
 int train_a_model(const CLI::App& command, TrainOptions options, const TrainModelOptions& more) {
   check(command, options, more);
-  return train_under_method(options, {.method = more.method_or_default(options),
-                                      .log = more.log,
-                                      .patch = more.patch.value_or(MethodRun().patch)});
+  const MethodRun run{.method = more.method_or_default(options),
+                      .log = more.log,
+                      .patch = more.patch.value_or(MethodRun().patch)};
+  try {
+    return train_under_method(options, run);
+  } catch (const BudgetError& error) {
+    // `reprise frontier`, which the usual text names, knows neither these models nor methods.
+    print_error_line(std::string("reprise train: ") + error.what());
+    return kOverBudget;
+  }
 }
 
 }  // namespace
 
 void add_train(CLI::App& program, Chosen& chosen) {
-  auto* command = program.add_subcommand("train", "Train a GPT on text, byte by byte");
+  auto* command = program.add_subcommand(
+      "train", "Train a GPT on text, byte by byte, or a model under a method");
   auto options = std::make_shared<TrainOptions>();
   auto more = std::make_shared<TrainModelOptions>();
   bind(*command, *options);

@@ -221,7 +221,7 @@ class TapeMethod final : public TrainingMethod {
     const double value = loss.item<double>();
     scope.finish();
     seconds.backward = watch.split();
-    const StepReport report = budget_->report();
+    const reprise::StepReport report = budget_->report();
     seconds.recompute = report.replay_seconds;
     seconds.packing = report.pack_seconds;
     seconds.tape = report.own_seconds;
