@@ -1,8 +1,8 @@
 // The steps of the block benchmarks: a small transformer, plain and with every block as a region.
 #pragma once
 
-#include "blocks.h"
 #include "benchmarks/support/race.h"
+#include "blocks.h"
 
 namespace reprise::bench {
 

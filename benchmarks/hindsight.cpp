@@ -15,8 +15,8 @@
 #include <string>
 
 #include "benches.h"
-#include "blocks.h"
 #include "benchmarks/support/session.h"
+#include "blocks.h"
 
 namespace reprise::bench {
 namespace {

@@ -7,8 +7,8 @@
 #include <reprise/saved_tensor_hooks.h>
 
 #include "benches.h"
-#include "chain.h"
 #include "benchmarks/support/fresh_processes.h"
+#include "chain.h"
 
 namespace reprise::bench {
 namespace {

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "benches.h"
-#include "every_block.h"
 #include "benchmarks/support/race.h"
+#include "every_block.h"
 
 namespace reprise::bench {
 namespace {

@@ -16,10 +16,10 @@
 #include <random>
 
 #include "benches.h"
+#include "benchmarks/support/race.h"
 #include "blocks.h"
 #include "core/statistics.h"
 #include "influence/fitting.h"
-#include "benchmarks/support/race.h"
 
 namespace reprise::bench {
 namespace {

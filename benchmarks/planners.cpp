@@ -14,8 +14,8 @@
 #include <random>
 
 #include "benches.h"
-#include "models/gpt.h"
 #include "benchmarks/support/race.h"
+#include "models/gpt.h"
 
 namespace reprise::bench {
 namespace {

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "benches.h"
+#include "benchmarks/support/session.h"
 #include "models/gpt.h"
 #include "models/strategy.h"
-#include "benchmarks/support/session.h"
 #include "tests/estimate/measured.h"
 #include "tests/tape/networks/networks.h"
 

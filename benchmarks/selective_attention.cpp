@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "benches.h"
-#include "models/transformer.h"
 #include "benchmarks/support/race.h"
+#include "models/transformer.h"
 
 namespace reprise::bench {
 namespace {

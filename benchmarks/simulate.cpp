@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "benches.h"
+#include "benchmarks/support/race.h"
 #include "plan/simulate/simulator.h"
 #include "plan/trace/trace_writer.h"
-#include "benchmarks/support/race.h"
 
 namespace reprise::bench {
 namespace {

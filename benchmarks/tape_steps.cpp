@@ -7,8 +7,8 @@
 #include <memory>
 #include <optional>
 
-#include "chain.h"
 #include "benchmarks/support/pass_through.h"
+#include "chain.h"
 
 namespace reprise::bench {
 
