@@ -3,7 +3,7 @@
 #include <c10/core/CPUAllocator.h>
 
 #include "benches.h"
-#include "race.h"
+#include "benchmarks/support/race.h"
 
 namespace reprise::bench {
 

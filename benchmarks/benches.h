@@ -4,7 +4,7 @@
 #include <span>
 #include <string_view>
 
-#include "session.h"
+#include "benchmarks/support/session.h"
 
 namespace reprise::bench {
 

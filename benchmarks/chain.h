@@ -5,7 +5,7 @@
 #include <ATen/Functions.h>
 #include <ATen/core/Tensor.h>
 
-#include "race.h"
+#include "benchmarks/support/race.h"
 
 namespace reprise::bench {
 

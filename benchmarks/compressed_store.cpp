@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "benches.h"
-#include "race.h"
+#include "benchmarks/support/race.h"
 
 namespace reprise::bench {
 namespace {

@@ -1,8 +1,8 @@
 // The steps of the block benchmarks: a small transformer, plain and with every block as a region.
 #pragma once
 
+#include "benchmarks/support/race.h"
 #include "blocks.h"
-#include "race.h"
 
 namespace reprise::bench {
 

@@ -36,7 +36,7 @@ struct Value : plan::EvictionEntry {
 class Evictions {
  public:
   explicit Evictions(int count)
-      : heuristic_(plan::heuristic_named("h_eq")),
+      : heuristic_(plan::make_heuristic(reprise::Heuristic::kHEq)),
         values_(static_cast<std::size_t>(count)),
         index_(*heuristic_, [](const plan::EvictionEntry& entry) {
           return static_cast<const Value&>(entry).neighbourhood;
@@ -82,7 +82,7 @@ class Evictions {
     index_.insert(value, now_);
   }
 
-  std::unique_ptr<plan::Heuristic> heuristic_;
+  std::unique_ptr<plan::EvictionHeuristic> heuristic_;
   std::vector<Value> values_;
   plan::EvictionIndex index_;
   std::mt19937_64 random_{1};

@@ -15,8 +15,8 @@
 #include <string>
 
 #include "benches.h"
+#include "benchmarks/support/session.h"
 #include "blocks.h"
-#include "session.h"
 
 namespace reprise::bench {
 namespace {

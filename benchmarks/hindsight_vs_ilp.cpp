@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "benches.h"
-#include "session.h"
+#include "benchmarks/support/session.h"
 
 namespace reprise::bench {
 namespace {

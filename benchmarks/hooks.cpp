@@ -1,5 +1,5 @@
 // What hooks on saved tensors cost per saved tensor: none open, one that does nothing, and
-// SaveOnCpu.
+// SaveOnCpuScope.
 //
 // "No scope" is compared with LibTorch as it comes: once reprise has put its front before
 // autograd's engine it stays there, so the stock side is this same program in processes that never
@@ -7,8 +7,8 @@
 #include <reprise/saved_tensor_hooks.h>
 
 #include "benches.h"
+#include "benchmarks/support/fresh_processes.h"
 #include "chain.h"
-#include "fresh_processes.h"
 
 namespace reprise::bench {
 namespace {
@@ -27,11 +27,11 @@ void hooks(Session& session) {
   Race race(session, "hooks", session.python());
   race.add("plain", backward_of(sin_chain));
   race.add("identity", backward_of([](const at::Tensor& x) {
-             SavedTensorHooks scope(unchanged, unchanged);
+             SavedTensorHooksScope scope(unchanged, unchanged);
              return sin_chain(x);
            }));
   race.add("save_on_cpu", backward_of([](const at::Tensor& x) {
-             SaveOnCpu scope;
+             SaveOnCpuScope scope;
              return sin_chain(x);
            }));
   race.run(Seconds(20));

@@ -6,9 +6,9 @@
 #include <reprise/selective.h>
 
 #include "benches.h"
+#include "benchmarks/support/fresh_processes.h"
+#include "benchmarks/support/pass_through.h"
 #include "chain.h"
-#include "fresh_processes.h"
-#include "pass_through.h"
 
 namespace reprise::bench {
 namespace {

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "benches.h"
+#include "benchmarks/support/race.h"
 #include "every_block.h"
-#include "race.h"
 
 namespace reprise::bench {
 namespace {
@@ -31,7 +31,7 @@ class BudgetedStep {
     step_();
     managed.finish();
     const StepReport report = budget_->report();
-    seconds_.push_back(report.replay_seconds + report.pack_seconds);
+    seconds_.push_back((report.replay_time + report.pack_time).count());
     peak_ = std::max(peak_, report.peak);
   }
   // Until there is a plan that will not get better.
@@ -65,8 +65,8 @@ struct GuessAndPlan {
 
 GuessAndPlan learnt_pair(const Step& step, Bytes above) {
   const GuessAndPlan pair{
-      std::make_shared<BudgetedStep>(step, above, BudgetOptions{.learn = false}),
-      std::make_shared<BudgetedStep>(step, above, BudgetOptions{.learn = true})};
+      std::make_shared<BudgetedStep>(step, above, BudgetOptions{.plan_repeated_steps = false}),
+      std::make_shared<BudgetedStep>(step, above, BudgetOptions{.plan_repeated_steps = true})};
   pair.online->run();
   pair.learned->learn();
   return pair;
@@ -86,8 +86,8 @@ void run_pair(const GuessAndPlan& pair) {
 double recompute_without_plan(const Step& step, Bytes above) {
   constexpr Seconds kForever{1e8};
   const GuessAndPlan pair{
-      std::make_shared<BudgetedStep>(step, above, BudgetOptions{.learn = false}),
-      std::make_shared<BudgetedStep>(step, above, BudgetOptions{.planning = kForever})};
+      std::make_shared<BudgetedStep>(step, above, BudgetOptions{.plan_repeated_steps = false}),
+      std::make_shared<BudgetedStep>(step, above, BudgetOptions{.planning_time = kForever})};
   run_pair(pair);
   pair.online->forget();
   pair.learned->forget();

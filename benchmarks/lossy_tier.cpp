@@ -214,7 +214,7 @@ class Variant {
 PgacOptions all_blocks(double far) {
   return {.quantile = 1,
           .gamma = GammaSchedule::constant(2),
-          .lossy = LossyOptions{.gradient_error = kNoBound, .far = far}};
+          .lossy = LossyOptions{.gradient_error = kNoBound, .int4_threshold = far}};
 }
 PgacOptions routed(double bound) {
   return {.quantile = 0.5, .lossy = LossyOptions{.gradient_error = bound}};

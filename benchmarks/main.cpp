@@ -6,7 +6,7 @@
 #include <iostream>
 
 #include "benches.h"
-#include "fresh_processes.h"
+#include "benchmarks/support/fresh_processes.h"
 
 namespace {
 

@@ -18,7 +18,7 @@
 #include <memory>
 
 #include "benches.h"
-#include "race.h"
+#include "benchmarks/support/race.h"
 
 namespace reprise::bench {
 namespace {

@@ -150,7 +150,7 @@ double time_step(Stack& row, const std::shared_ptr<Store>& store) {
   {
     at::Tensor loss;
     {
-      std::optional<Offload> scope;
+      std::optional<OffloadScope> scope;
       if (store != nullptr) scope.emplace(store);
       loss = row.forward();
     }

@@ -16,10 +16,10 @@
 #include <random>
 
 #include "benches.h"
+#include "benchmarks/support/race.h"
 #include "blocks.h"
 #include "core/statistics.h"
 #include "influence/fitting.h"
-#include "race.h"
 
 namespace reprise::bench {
 namespace {
@@ -174,7 +174,7 @@ void report_rankings(Session& session, UnlikeLayers layered) {
   const plan::KeepMask all(chain.stages.size(), true);
   const std::vector<double> averages = averages_of(layered);
   for (const std::int64_t segments : {2, 3, 4}) {
-    const ScheduleCost uniform = check(chain, planners::uniform(chain, segments));
+    const ScheduleCost uniform = evaluate(chain, planners::uniform(chain, segments));
     if (fitting.fit(all, {}, std::nullopt, false).peak <= uniform.peak) continue;
     const auto recompute = [&](const influence::Preference& preference) {
       return fitting.fit(all, preference, uniform.peak, /*fills=*/true).recompute.count();

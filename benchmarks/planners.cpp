@@ -14,8 +14,8 @@
 #include <random>
 
 #include "benches.h"
+#include "benchmarks/support/race.h"
 #include "models/gpt.h"
-#include "race.h"
 
 namespace reprise::bench {
 namespace {
@@ -45,7 +45,7 @@ Chain drawn_chain(std::int64_t stages) {
 
 void report_solution(Session& session, std::int64_t stages, double bar) {
   const Chain chain = drawn_chain(stages);
-  const Bytes half(check(chain, planners::keep_all(chain)).peak.count / 2);
+  const Bytes half(evaluate(chain, planners::keep_all(chain)).peak.count / 2);
   std::vector<double> seconds;
   for (int i = 0; i < (session.quick() ? 1 : 5); ++i) {
     const Step solve = [&] { planners::rotor(chain, half, {.slots = kSlots, .store = {}}); };
@@ -155,8 +155,8 @@ void report_quality(Session& session, const Layered& model) {
     session.report({.bench = kQualityBench,
                     .name = fmt::format("{}, as {} segments ({:.1f} MB): run again", model.name,
                                         segments, peak.megabytes()),
-                    .ours = check(chain, ours).recompute.count() * 1e3,
-                    .peer = check(chain, theirs).recompute.count() * 1e3,
+                    .ours = evaluate(chain, ours).recompute.count() * 1e3,
+                    .peer = evaluate(chain, theirs).recompute.count() * 1e3,
                     .unit = "ms",
                     .runs = 1,
                     .spread = 0,
@@ -164,7 +164,7 @@ void report_quality(Session& session, const Layered& model) {
     session.report({.bench = kQualityBench,
                     .name = fmt::format("{}, as {} segments: predicted peak of measured",
                                         model.name, segments),
-                    .ours = static_cast<double>(check(chain, ours).peak.count) /
+                    .ours = static_cast<double>(evaluate(chain, ours).peak.count) /
                             static_cast<double>(measured_peak(model, ours).count),
                     .peer = {},
                     .unit = "×",

@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "benches.h"
+#include "benchmarks/support/session.h"
 #include "models/gpt.h"
 #include "models/strategy.h"
-#include "session.h"
 #include "tests/estimate/measured.h"
-#include "tests/tape/networks.h"
+#include "tests/tape/networks/networks.h"
 
 namespace reprise::bench {
 namespace {
@@ -60,7 +60,7 @@ void report_network(Session& session, const testing::NetworkKind& kind) {
   const auto real = kind.make();
   std::shared_ptr<testing::Network> unallocated;
   {
-    const MetaTensors meta;
+    const MetaTensorsScope meta;
     unallocated = kind.make();
   }
   report_peak(session, kind.name, estimate_step(*unallocated, [&] { return unallocated->loss(0); }),

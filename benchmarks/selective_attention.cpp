@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "benches.h"
+#include "benchmarks/support/race.h"
 #include "models/transformer.h"
-#include "race.h"
 
 namespace reprise::bench {
 namespace {

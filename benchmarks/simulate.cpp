@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "benches.h"
+#include "benchmarks/support/race.h"
 #include "plan/simulate/simulator.h"
 #include "plan/trace/trace_writer.h"
-#include "race.h"
 
 namespace reprise::bench {
 namespace {
@@ -39,7 +39,7 @@ plan::SimulationResult run(const plan::Simulator& simulator, double ratio,
   options.search = search;
   options.budget =
       static_cast<std::int64_t>(ratio * static_cast<double>(simulator.need().plain_peak));
-  return simulator.run(*plan::heuristic_named("h_eq"), options);
+  return simulator.run(*plan::make_heuristic(reprise::Heuristic::kHEq), options);
 }
 
 // A budget that cannot be met has the figure 0.

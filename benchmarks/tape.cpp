@@ -4,9 +4,9 @@
 #include <reprise/memory.h>
 
 #include "benches.h"
+#include "benchmarks/support/fresh_processes.h"
+#include "benchmarks/support/pass_through.h"
 #include "every_block.h"
-#include "fresh_processes.h"
-#include "pass_through.h"
 #include "tape_steps.h"
 
 namespace reprise::bench {

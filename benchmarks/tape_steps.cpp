@@ -7,8 +7,8 @@
 #include <memory>
 #include <optional>
 
+#include "benchmarks/support/pass_through.h"
 #include "chain.h"
-#include "pass_through.h"
 
 namespace reprise::bench {
 

@@ -3,7 +3,7 @@
 
 #include <reprise/bytes.h>
 
-#include "race.h"
+#include "benchmarks/support/race.h"
 
 namespace reprise::bench {
 

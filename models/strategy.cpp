@@ -112,7 +112,7 @@ std::optional<Method> read_selective(std::string_view name) {
 Method offloading_to(std::function<std::shared_ptr<Store>(c10::Device)> make_store) {
   return {.prepare = [make = std::move(make_store)](Method& method, c10::Device device) {
     method.around_forward = [store = make(device)]() -> ContextScope {
-      return std::make_shared<Offload>(store);
+      return std::make_shared<OffloadScope>(store);
     };
   }};
 }

@@ -1,6 +1,6 @@
 """The Python side of the comparisons: runs one case when it is told to and answers with the figure.
 
-The benchmark program (benchmarks/peer_process.cpp) drives it over a pipe, a line a request, so that
+The benchmark program (benchmarks/support/peer_process.cpp) drives it over a pipe, a line a request, so that
 batches of both languages alternate and see the same weather of the machine:
 
     time CASE CALLS   ->  ok SECONDS    processor time per call, over CALLS calls (after one that is

@@ -8,19 +8,19 @@
 namespace example {
 
 inline reprise::Schedule one_segment(const reprise::Chain& chain, reprise::Bytes budget) {
-  using Do = reprise::ChainStep::Do;
+  using Kind = reprise::ScheduleOp::Kind;
   const auto count = static_cast<std::int32_t>(chain.stages.size());
   for (std::int32_t length = 0; length < count; ++length) {
     reprise::Schedule schedule;
-    const auto add = [&](Do what, std::int32_t stage) { schedule.steps.push_back({what, stage}); };
+    const auto add = [&](Kind kind, std::int32_t stage) { schedule.ops.push_back({kind, stage}); };
     for (std::int32_t i = 0; i < length; ++i)
-      add(i == 0 ? Do::kForwardCheckpoint : Do::kForwardDrop, i);
-    for (std::int32_t i = length; i < count; ++i) add(Do::kForwardKeep, i);
-    for (std::int32_t i = count; i-- > length;) add(Do::kBackward, i);
-    for (std::int32_t i = 0; i < length; ++i) add(Do::kForwardKeep, i);
-    for (std::int32_t i = length; i-- > 0;) add(Do::kBackward, i);
+      add(i == 0 ? Kind::kForwardCheckpoint : Kind::kForwardDrop, i);
+    for (std::int32_t i = length; i < count; ++i) add(Kind::kForwardKeep, i);
+    for (std::int32_t i = count; i-- > length;) add(Kind::kBackward, i);
+    for (std::int32_t i = 0; i < length; ++i) add(Kind::kForwardKeep, i);
+    for (std::int32_t i = length; i-- > 0;) add(Kind::kBackward, i);
     // Proves it valid, too.
-    if (reprise::check(chain, schedule).peak <= budget) return schedule;
+    if (reprise::evaluate(chain, schedule).peak <= budget) return schedule;
   }
   throw reprise::BudgetError("one_segment: the budget is " + reprise::to_string(budget) +
                              ", and no segment makes the chain fit; raise it, or take rotor");

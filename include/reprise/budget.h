@@ -1,5 +1,5 @@
-// A byte budget that needs no annotation: the step fits, and its gradients are bitwise those of the
-// plain step.
+// MemoryBudget: a byte budget that needs no annotation. The step fits, and its gradients are
+// bitwise those of the plain step.
 //
 //   reprise::MemoryBudget budget{reprise::GiB(8)};
 //   for (auto& batch : data) {
@@ -12,52 +12,51 @@
 //   std::cout << budget.report().peak;
 //
 // Inside a step the operators below autograd are recorded on a tape. When an allocation would pass
-// the budget, the tape drops the bytes of results that it can replay, whoever holds them (variables,
-// modules, autograd's graph). It restores them before an operator reads them. Scores of Dynamic
-// Tensor Rematerialization (arXiv:2006.09616) choose what is dropped.
-// docs/using_a_budget.md says what is never dropped, docs/how_the_tape_works.md how it works.
+// the budget, the tape drops the bytes of results that it can replay, whoever holds them
+// (variables, modules, autograd's graph). It restores them before an operator reads them. Scores of
+// Dynamic Tensor Rematerialization (arXiv:2006.09616) choose what is dropped.
+// docs/using_a_budget.md says what is never dropped, docs/how_the_tape_works.md how the tape works.
 //
-// On the CPU, calls that make nothing as large as BudgetOptions::smallest are not recorded once the
-// budget knows them. Their results stay, even after their tensors have died, for as long as a replay
-// may read them. Once a step has kept more than 256 KiB in this way, such calls are recorded for
-// the rest of it.
+// The budget counts all bytes of the device's allocator (live_bytes()): also parameters, gradients,
+// optimizer state and temporaries, and what other threads allocate meanwhile.
 //
-// The budget counts all bytes of the device's allocator (live_bytes()): parameters, gradients,
-// optimizer state and temporaries too, and whatever other threads allocate meanwhile.
+// Small calls. On the CPU, a known call whose results are all below BudgetOptions::min_bytes is not
+// recorded. Its results stay, even after their tensors have died, as long as a replay may read
+// them. Once a step has kept more than 256 KiB in this way, it records small calls too.
 //
-// Threads. A BudgetError comes only to a thread that works for a step of the budget: the one that
-// opened the step, and those to which LibTorch carries its state (autograd's threads, a thread with
-// the step's at::ThreadLocalState). Every other thread (a data loader, a logger, a thread that a
-// kernel starts itself, OpenMP's workers too, a step of another budget) has no part in the limit:
-// values are dropped to make room for what it allocates on the CPU, and what finds no room is
-// handed out and counted all the same. So the peak may pass the limit by StepReport::other_threads;
-// the step's own next allocation is refused then, and the error names those bytes.
+// Threads. A BudgetError reaches only threads that work for a step of the budget: the thread that
+// opened the step, and threads with its LibTorch state (autograd's threads, a thread with the
+// step's at::ThreadLocalState). Every other thread always gets its memory: a data loader, a logger,
+// OpenMP's workers, a thread that a kernel starts, a step of another budget. Values are dropped to
+// make room for what it allocates on the CPU. Bytes that find no room are handed out all the same
+// and counted, so the peak may pass the limit by StepReport::other_threads. The step's own next
+// allocation is then refused, and the error names those bytes.
 //
-// On an accelerator (BudgetOptions::device) the allocator asks nobody, and room is made before an
-// operator runs, from what the same call (operator, shapes, numbers) took before in any step of the
-// budget. A call that was never made is taken to need as much as its arguments have: the first step
-// may pass the limit by what such a guess is short of, and is not refused for one. From the second
-// step on the peak stays within the budget, as far as calls take what they took before. Where the
-// device itself is full (c10::OutOfMemoryError), values are dropped, and the operator is run again
-// if it has not changed its arguments; if nothing can be dropped the error goes on.
-// docs/using_a_budget.md says what is exact. All of this was tried on a simulated device alone
-// (tests/fake_device).
+// Accelerators (BudgetOptions::device). The allocator asks nobody there. So room is made before
+// an operator runs, for the bytes that the same call (operator, shapes, numbers) took before in any
+// step of the budget. A new call is expected to need as much as its arguments have. So the first
+// step may pass the limit by the error of such guesses, and no guess refuses a step. From the
+// second step on the peak stays within the budget, as far as calls take what they took before. If
+// the device itself is full (c10::OutOfMemoryError), values are dropped, and an operator that has
+// not changed its arguments runs again; if nothing can be dropped, the error passes on.
+// Accelerators were tried on a simulated device alone (tests/fake_device).
 //
-// What a program must not do inside a step: write through a pointer (data_ptr(), accessor()) to
-// anything but what a factory has made and no operator has read yet, for what an operator has made
-// may be made again without the write (BudgetOptions::verify finds that); and keep a pointer into a
-// tensor's memory beyond the next operator, unless the tensor is pinned. A pointer that is taken
-// while the bytes are gone is an error that says so, on any thread; one that was taken before
-// cannot be seen.
+// A program must not do two things inside a step:
+// - write through a pointer (data_ptr(), accessor()) to anything but a factory's result that no
+//   operator has read yet, for a replay makes the value without the write. BudgetOptions::verify
+//   finds such writes.
+// - use a pointer into a tensor's memory beyond the next operator, unless a Pin holds the tensor.
+//   To take a pointer to dropped bytes is an error on any thread; a pointer taken before cannot be
+//   checked.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 #include <reprise/bytes.h>
 #include <reprise/error.h>
+#include <reprise/step_trace.h>
 #include <reprise/store.h>
 
-#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <limits>
@@ -72,6 +71,9 @@ namespace reprise {
 class BudgetObserver;
 class ValueWeights;
 
+namespace detail {
+struct LearnedPlanAccess;
+}
 namespace tape {
 class Budget;
 class Session;
@@ -79,111 +81,107 @@ class Session;
 
 enum class OnExceeded {
   kThrow,  // BudgetError, from the operator that asked for the bytes
-  kWarn,   // go on over the budget, with one warning a step
+  kWarn,   // pass the limit, with one warning a step
 };
 
 struct BudgetOptions {
-  // Whose bytes the budget is of: the CPU, or one accelerator device (without an index: the current
-  // one when the budget is made). Tensors of other devices are not managed, and what is copied from
-  // one device to another is never dropped. Several devices take a budget each, whose steps nest.
+  // -- What is budgeted
+
+  // The CPU, or one accelerator device (without an index: the current one). Tensors of other
+  // devices are not managed, and copies between devices are never dropped. Several devices take one
+  // budget each, and their steps nest.
   c10::Device device = c10::kCPU;
-  // Which value goes first: h_up, h_dtr, h_eq, h_local, lru, largest or random, as
-  // `reprise simulate` knows them. With `weights` each score is multiplied by the value's weight.
-  // Results of backward (calls without grad mode) are dropped after all others.
-  std::string heuristic = "h_up";
   OnExceeded on_exceeded = OnExceeded::kThrow;
-  // Hash every result when it is dropped, and compare when it has been made again; a difference is
-  // a DeterminismError that names the operator.
-  bool verify = false;
-  // Drop everything that may go after each operator, so that every read is a replay: for tests.
-  bool paranoid = false;
-  // Where values go that it is sooner to move out and in again than to compute: a disk_store(), or
-  // an exact store of your own that keeps them elsewhere than in memory of LibTorch's CPU
-  // allocator, which the budget counts. Refused are a memory_store(), which would free nothing, a
-  // compressed_store(), which allocates there to park, and stores that are not exact or do not take
-  // the device's tensors. For an accelerator a host_store(). What could not be parked or brought
-  // back is computed again, with a warning. It must not allocate memory of the device on threads of
-  // its own while it is called, nor be the store of an Offload scope inside of a step.
+  // Parks values there if moving them out and in takes less time than computing them; values that
+  // it cannot park or load are computed, with a warning. A disk_store(), a host_store() for an
+  // accelerator, or a store of your own that is exact and keeps values outside of the memory that
+  // the budget counts. MemoryBudget's constructor has the rules for a store.
   std::shared_ptr<Store> store = {};
-  // Values below this size, at least 0, are not dropped: it would cost more than it frees. Nor are,
-  // on the CPU and whatever their size, rows of int64 and int32, into which LibTorch's composites
-  // hold raw pointers: lengths, batch sizes, offsets. Most calls that make nothing else are not
-  // recorded either (above).
-  Bytes smallest = KiB(16);
-  // The most time that a step may spend on running operators again: just above the smallest budget
-  // that works it may be exponentially long. Past it the step ends with a BudgetError.
-  std::chrono::duration<double> replay_limit{std::numeric_limits<double>::infinity()};
-  // Plans steps that come again, in a thread of low priority, and then follows the plan: what the
-  // step will read is known, and not guessed. Until there is one, and for it, costs are what
-  // running operators again and packing were measured to take; without, and on
-  // accelerators, the least that operators took at first. The gradients are the same, and so is the
-  // limit. On an accelerator a step that is noted for a plan resets the peak of LibTorch's own
-  // statistics.
-  bool learn = true;
-  // The most time that a step is planned for; a first plan is there after a twentieth of it.
-  std::chrono::duration<double> planning{10};
-  // What scores of the heuristic are multiplied by (value_weights.h); null: nothing. They choose
-  // where no plan does.
+
+  // -- Which value is dropped first
+
+  // The value with the lowest score is dropped first, and results of backward (calls without grad
+  // mode) after all others.
+  Heuristic heuristic = Heuristic::kHUp;
+  // Smaller values are not dropped, since dropping them would cost more than it frees; at least 0.
+  // On the CPU rows of int64 and int32 (lengths, batch sizes, offsets) are never dropped, because
+  // LibTorch's composites hold raw pointers into them.
+  Bytes min_bytes = KiB(16);
+  // Multiplies the heuristic's scores (reprise/budget_extensions.h) where no plan decides.
   std::shared_ptr<ValueWeights> weights = nullptr;
-  // Is told what the tape does (budget_observer.h); null: nobody is.
-  std::shared_ptr<BudgetObserver> observer = nullptr;
+
+  // -- How long a step may take
+
+  // Plans steps that repeat, in a thread of low priority, and then follows the plan. Costs are
+  // then measured replays and packing; otherwise, and on accelerators, the least time of first
+  // runs. A step noted for a plan resets the peak in an accelerator's LibTorch statistics.
+  bool plan_repeated_steps = true;
+  // The most time for planning one step. A first plan is ready after a twentieth of it.
+  Seconds planning_time{10};
+  // The most time that a step may spend on replays; beyond it the step ends with a BudgetError.
+  // Just above the smallest budget that works, replays may take exponentially long.
+  Seconds replay_limit{std::numeric_limits<double>::infinity()};
+
+  // -- Watching and debugging
+
+  std::shared_ptr<BudgetObserver> observer = nullptr;  // is told what the tape does
+  // Hashes every result when it is dropped and compares it when it is restored. A difference is a
+  // DeterminismError that names the operator.
+  bool verify = false;
+  // Drops everything droppable after each operator, so that every read is a replay: for tests.
+  bool paranoid = false;
 };
 
-// What a step did.
+// The counts, bytes and times of one step.
 struct StepReport {
   Bytes peak;  // the most bytes live at once
-  // Of them, on the CPU: the most that threads outside of all steps held at once of what they had
-  // allocated while there was a step. By so much, and by what steps of other budgets took, may the
-  // peak be above the limit.
+  // The part of the peak, on the CPU, that threads outside of all steps held at once of their
+  // allocations during steps. The peak may pass the limit by this and by other budgets' steps.
   Bytes other_threads;
-  std::int64_t operators = 0;  // recorded, or passed by for making only what is too small
-  std::int64_t dropped = 0;
+  std::int64_t operators = 0;  // recorded calls and small ones
+  std::int64_t dropped = 0;    // values
   Bytes dropped_bytes;
-  std::int64_t replayed = 0;  // operators run again
-  double replay_seconds = 0;
-  // Went without being lost: elements of two kinds, as in dropout masks, became a bit each.
+  std::int64_t replayed = 0;  // operators that ran again
+  Seconds replay_time{};
+  // Values with two kinds of elements, such as dropout masks, that were packed into a bit each
+  // instead of being dropped.
   std::int64_t packed = 0;
-  Bytes packed_bytes;         // before
-  std::int64_t unpacked = 0;  // and brought back from there
-  double pack_seconds = 0;    // of both
-  std::int64_t followed = 0;  // operators that were those of a step that has a plan
-  std::int64_t parked = 0;    // moved to the store
+  Bytes packed_bytes;         // before packing
+  std::int64_t unpacked = 0;  // restored from the bits
+  Seconds pack_time{};        // for packing and unpacking
+  std::int64_t followed = 0;  // operators that matched a step with a plan
+  std::int64_t parked = 0;    // values moved to the store
   Bytes parked_bytes;
-  std::int64_t loaded = 0;      // and brought back from there
-  double transfer_seconds = 0;  // that the step waited for the store
+  std::int64_t loaded = 0;  // values loaded from the store
+  Seconds transfer_time{};  // that the step waited for the store
   // The tape's own time on the CPU: bookkeeping and the choice of values, without operators,
   // replays, packing and transfers. Views are not measured.
-  double own_seconds = 0;
+  Seconds own_time{};
 };
 
-// What a MemoryBudget has learned of a step that repeats: what to drop after which operator, and
-// when to make it again. A job can begin with the plan of an earlier one.
+// A plan that a MemoryBudget made for a step that repeats: what to drop after which operator, and
+// when to restore it. A job can begin with the plan of an earlier one.
 //
 //   if (const auto plan = budget.plan()) plan->write("step.plan.json");
 //   ...
 //   reprise::MemoryBudget budget{reprise::GiB(8)};
 //   budget.use(reprise::LearnedPlan::read("step.plan.json"));
 //
-// A plan is of one step: the same operators on the same shapes in the same order. It decides only
-// what goes first; a step that it does not fit is as right as without it, and slower.
+// A plan fits one step: the same operators on the same shapes in the same order. It decides only
+// what is dropped first. A step that it does not fit is as right as without it, and slower.
 //
 // Plans are constant and cheap to copy; any thread may use one.
-
-namespace detail {
-struct LearnedPlanAccess;
-}
-
 class LearnedPlan {
  public:
   struct Figures {
     Bytes limit;  // of the budget that it was made for
-    // Of the step, in the planner's model: with what is run again, beside without; and what no plan
-    // can be below, proven.
+    // In the planner's model: the step's time with replays divided by the time without, and a
+    // proven bound that no plan can be below.
     double slowdown = 1, bound = 1;
   };
 
-  // Throws UsageError "FILE:LINE: FIELD: reason" for a text that is not such a plan, or was changed
-  // since it was written, and one that names the file and the reason if it cannot be read.
+  // Throws UsageError "FILE:LINE: FIELD: reason" for a text that is no plan or was changed since it
+  // was written, and UsageError with the file and the reason if the file cannot be read.
   static LearnedPlan read(const std::filesystem::path& file);
   static LearnedPlan parse(std::string_view json, const std::string& origin);
   std::string json() const;
@@ -191,7 +189,7 @@ class LearnedPlan {
   void write(const std::filesystem::path& file) const;
 
   Figures figures() const;
-  // Of all its operators and what they read: equal for steps that are the same.
+  // A hash of all operators and what they read: equal for steps that are the same.
   std::uint64_t step() const;
   std::int64_t operators() const;
 
@@ -205,32 +203,35 @@ class LearnedPlan {
 
 class MemoryBudget {
  public:
-  // At most `limit` bytes on the device. Throws UsageError for a limit that is not positive, for
-  // options out of range, for a heuristic that is not known, for a store that is of no use to it,
-  // for a device that is not there or whose allocator keeps no statistics, and where operators
-  // cannot be seen below autograd.
+  // At most `limit` bytes on the device. Throws UsageError for
+  // - a limit that is not positive, and options out of range;
+  // - a device that does not exist or whose allocator keeps no statistics;
+  // - a store that is not exact or does not take the device's tensors, a memory_store() (it frees
+  //   nothing), and a compressed_store() (it allocates counted memory to park);
+  // - a LibTorch in which operators cannot be seen below autograd.
+  // A store must not allocate memory of the device on threads of its own while it is called, and
+  // must not be the store of an OffloadScope inside a step.
   explicit MemoryBudget(Bytes limit, BudgetOptions options = {});
-  // That part of all the bytes that the device of the options has; of the CPU: of the machine's
-  // physical memory, or of the limit of the process's control group where that is smaller. Memory
-  // that others use is not taken off. Throws UsageError for a fraction that is not above 0 and at
-  // most 1, and as the constructor does.
+  // A fraction of all bytes of the device. For the CPU these are the machine's physical memory or,
+  // if that is smaller, the limit of the process's control group. Memory in use is not subtracted.
+  // Throws UsageError for a fraction that is not above 0 and at most 1, and as the constructor.
   static MemoryBudget fraction_of_device(double fraction, BudgetOptions options = {});
   ~MemoryBudget();
   MemoryBudget(const MemoryBudget&) = delete;
   MemoryBudget& operator=(const MemoryBudget&) = delete;
 
   // A managed stretch of this thread, and of every backward that is called in it. Steps of several
-  // threads may overlap; those of one thread must end in reverse order.
+  // threads may overlap; steps of one thread must end in reverse order.
   class Step {
    public:
-    // Ends the step like finish(), but never throws: what cannot be brought back within the budget
-    // stays gone, and reading it is an error.
+    // Ends the step as finish() does, but never throws: a value that cannot be restored within the
+    // budget stays dropped, and reading it is an error.
     ~Step();
     Step(Step&&) noexcept;
     Step& operator=(Step&&) = delete;
 
-    // Brings back what was dropped and is still held, and forgets the tape. BudgetError where that
-    // does not fit: at once, with all the bytes that it takes. UsageError if a step inside of this
+    // Restores dropped values that are still held, and clears the tape. Throws BudgetError at once,
+    // with all bytes that this takes, if they do not fit. Throws UsageError if a step inside this
     // one is still open on this thread, or if this one was moved from.
     void finish();
 
@@ -241,47 +242,50 @@ class MemoryBudget {
   };
   Step step();
 
-  // The plan of the step that was followed, or planned, last; none where nothing came again, or
-  // where nothing was ever dropped.
+  // The plan that was followed or made last; none if no step repeated or nothing was ever dropped.
   std::optional<LearnedPlan> plan() const;
-  // Steps that begin like the plan's follow it, from the next one on. Throws UsageError for a plan
-  // that was made for more bytes than the limit. If the next whole step is another one, its
-  // finish() throws PlanError, when all is done that finish() does; the plan stays for steps that
-  // it fits. An optimizer's first step, which makes its state, is another one than those after it:
-  // use() the plan then, or with OnOtherStep::kLearn.
   enum class OnOtherStep {
     kThrow,
-    kLearn,  // a plan of its own, in silence
+    kLearn,  // make a plan for the other step, in silence
   };
-  void use(const LearnedPlan& plan, OnOtherStep on_other = OnOtherStep::kThrow);
-  // Until nothing is being planned, or the time is over; whether nothing is.
-  bool wait_for_plan(std::chrono::duration<double> most) const;
-
-  // An estimate of the least bytes in which a step runs. The budget records its first two whole
-  // steps (an optimizer makes its state in the first), and the one after a step with another number
-  // of operators; the newest of these counts. Nothing before the first whole step, and for paranoid
-  // budgets. The limit may be far above: a step that drops nothing tells as much.
+  // From the next step on, steps that begin like the plan's follow it. Throws UsageError for a plan
+  // made for more bytes than the limit.
   //
-  // The recorded step is simulated by the rules of the tape, without a plan, with the measured
-  // costs and with others around them. Up to 1 % is added for the rounding of allocators. In
-  // tests the result is within 2 % of the least limit in which five of five steps of new budgets
-  // run. Which value is dropped first depends on measured times, so no limit this low is a promise:
-  // leave some percent of room. Like the limit it counts all bytes of the device, those of other
-  // threads as they were in the step. The first call simulates the step many times: a moment for hundreds
-  // of operators, much longer for many thousands. Any thread may call it.
+  // If the next whole step is another one, its finish() throws PlanError after all its work. The
+  // plan stays for steps that it fits. The first step of an optimizer, which makes its state,
+  // differs from the later ones: call use() after it, or with OnOtherStep::kLearn.
+  void use(const LearnedPlan& plan, OnOtherStep on_other = OnOtherStep::kThrow);
+  // Waits until nothing is being planned, at most this long. Returns whether nothing is.
+  bool wait_for_plan(Seconds most) const;
+
+  // An estimate of the least bytes in which a step runs. The limit may be far above it: a step that
+  // drops nothing tells as much. Like the limit, it counts all bytes of the device, with those of
+  // other threads as they were in the recorded step.
+  //
+  // The budget records its first two whole steps (an optimizer makes its state in the first), and
+  // any step after one with another number of operators. The newest record counts. There is none
+  // before the first whole step, and for paranoid budgets.
+  //
+  // The record is simulated by the rules of the tape, without a plan, with the measured costs and
+  // with others around them. Up to 1 % is added for the rounding of allocators. In tests the result
+  // is within 2 % of the least limit in which five of five steps of new budgets run. What is
+  // dropped first depends on measured times, so leave some percent of room.
+  //
+  // The first call simulates the step many times: a moment for hundreds of operators, much longer
+  // for many thousands. Any thread may call it.
   std::optional<Bytes> least() const;
 
   Bytes limit() const;
-  // Of the step that ended last, or of the one under way.
+  // The report of the step that ended last, or of the one under way.
   StepReport report() const;
 
  private:
   std::shared_ptr<tape::Budget> budget_;
 };
 
-// Keeps the bytes of a tensor's storage where they are while it lives, so that pointers into them
-// stay good for reading: writes through them are not seen. Brings them back first, if they were
-// dropped. Without effect outside of steps; it may outlive the step.
+// While it lives, keeps the bytes of a tensor's storage in place, so that pointers into them stay
+// good for reading. Writes through them are not seen. It restores dropped bytes first, has no
+// effect outside of steps, and may outlive the step.
 class Pin {
  public:
   explicit Pin(const at::Tensor& tensor);

@@ -1,18 +1,6 @@
-// What the tape of a step under a MemoryBudget does, told as it happens: for traces and meters.
-//
-//   struct Replays : reprise::BudgetObserver {
-//     void replayed(const Replay& replay) noexcept override { seconds += replay.seconds; }
-//     double seconds = 0;
-//   };
-//   const auto replays = std::make_shared<Replays>();
-//   reprise::MemoryBudget budget{reprise::GiB(8), {.observer = replays}};
-//
-// All functions are called under the lock of all budgets, on the thread on which it happens: calls
-// never overlap. They must not throw, wait for another thread, nor allocate, free or read a tensor.
-// What they are given is good for the call alone.
-//
-// Views make no memory and are not told. Memory that an operator takes and frees for itself is in
-// `live`, and told by nothing else.
+// Extensions of a MemoryBudget (reprise/budget.h): an observer is told what the tape does, a
+// TraceRecorder writes a step down for simulations, and weights change which values are dropped
+// first.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -27,11 +15,28 @@
 
 namespace reprise {
 
+// -- Observers
+
+// Is told what the tape of a step does, as it happens: for traces and meters.
+//
+//   struct Replays : reprise::BudgetObserver {
+//     void replayed(const Replay& replay) noexcept override { time += replay.time; }
+//     reprise::Seconds time{};
+//   };
+//   const auto replays = std::make_shared<Replays>();
+//   reprise::MemoryBudget budget{reprise::GiB(8), {.observer = replays}};
+//
+// Thread rules: all functions are called under the lock of all budgets, on the thread of the event,
+// so calls never overlap. They must not throw, wait for another thread, nor allocate, free or read
+// a tensor. Their arguments are valid during the call only.
+//
+// Views make no memory and are not told. Memory that an operator takes and frees for itself shows
+// in `live` alone.
 class BudgetObserver {
  public:
   virtual ~BudgetObserver() = default;
 
-  // A storage that the tape manages. The number is never used for another one.
+  // A storage that the tape manages. Its number is never used for another one.
   struct Memory {
     std::uint64_t id = 0;
     Bytes bytes;
@@ -39,43 +44,45 @@ class BudgetObserver {
 
   struct Operator {
     std::string_view name;  // "aten::mm"
-    // The storages that its tensors lie on, one for each tensor in order. One that no event has
-    // named before was there before the step, or was made in a way that the tape does not see.
+    // The storages of its tensor arguments, one for each tensor in order. A storage that no event
+    // has named before existed before the step, or was made in a way that the tape does not see.
     std::span<const Memory> arguments;
-    std::span<const std::size_t> written;  // which of them it has changed
-    std::span<const Memory> results;       // that it has made
-    double seconds = 0;                    // without what was done to bring its arguments back
-    Bytes live;                            // in all, after it
+    std::span<const std::size_t> written;  // indices of the arguments that it changed
+    std::span<const Memory> results;       // storages that it made
+    Seconds time{};                        // without the time to restore its arguments
+    Bytes live;                            // all live bytes after it
   };
-  // The program has run an operator; those that replays run are not told here.
+  // The program has run an operator. Operators that replays run are not told here.
   virtual void recorded(const Operator& /*done*/) noexcept {}
 
-  // The contents of a storage, or contents that it had and that replays read.
+  // The contents of a storage, or earlier contents of it that replays read.
   struct Value {
     std::string_view maker;  // the operator that made it
     Bytes bytes;
-    Bytes live;  // in all, after it
+    Bytes live;  // all live bytes after the event
   };
   virtual void dropped(const Value& /*value*/) noexcept {}
   virtual void restored(const Value& /*value*/) noexcept {}
-  // What was restored for replays alone, and not for a storage, has served them: its bytes are
-  // free, or have become those of a result.
+  // A value that was restored for replays alone, and not for a storage, is no longer needed. Its
+  // bytes are free, or have become those of a result.
   virtual void spent(const Value& /*value*/) noexcept {}
 
   struct Replay {
     std::string_view name;
-    double seconds = 0;
-    Bytes live;  // in all, after it
+    Seconds time{};
+    Bytes live;  // all live bytes after it
   };
-  // An operator was run again; then its results are restored.
+  // An operator ran again. Its results are restored after this event.
   virtual void replayed(const Replay& /*done*/) noexcept {}
 
-  // The program holds the storage no more.
+  // The program no longer holds the storage.
   virtual void released(const Memory& /*memory*/) noexcept {}
 };
 
-// Records a step under a MemoryBudget as a trace that StepTrace reads: budgets and heuristics can
-// then be tried on it without its tensors.
+// -- Traces
+
+// Records a step as a trace that StepTrace (reprise/step_trace.h) reads, so that budgets and
+// heuristics can be tried on the step without its tensors.
 //
 //   const auto recorder = std::make_shared<reprise::TraceRecorder>("step.jsonl.gz");
 //   reprise::MemoryBudget budget{reprise::GiB(64), {.observer = recorder}};
@@ -83,26 +90,25 @@ class BudgetObserver {
 //   recorder->close();
 //   reprise::StepTrace::read("step.jsonl.gz").simulate(...);
 //
-// The trace is what the program did, whatever was dropped and replayed meanwhile: operators with
-// their times, the storages that they read, made and wrote, and when the program let go of them.
-// What the tape had not seen being made is a constant. As in simrd's own logs,
-// - a write in place makes a new value beside the old one; a write to a constant leaves it one, as
+// The trace holds what the program did, whatever was dropped and replayed meanwhile: operators with
+// their times, the storages that they read, made and wrote, and when the program released them. A
+// storage whose making the tape did not see is a constant. As in simrd's own logs,
+// - a write in place makes a new value beside the old one; a written constant stays a constant, as
 //   on the tape;
-// - what factories (zeros, empty) make can be made again, which the tape does not do.
-
+// - results of factories (zeros, empty) can be recomputed, which the tape does not do.
 class TraceRecorder final : public BudgetObserver {
  public:
   // Makes or replaces the file, compressed by gzip if its name ends in ".gz". Throws UsageError,
-  // naming the file and the reason, if that cannot be.
+  // with the file and the reason, if it cannot be made.
   explicit TraceRecorder(const std::filesystem::path& file);
-  // Closes; what cannot be written then is lost without a word.
+  // Closes the file. Errors of writing are lost here; close() throws them.
   ~TraceRecorder() override;
 
   void recorded(const Operator& done) noexcept override;
   void released(const Memory& memory) noexcept override;
 
-  // Writes the trace: once, when the step has ended. Throws Error, naming the file and the reason,
-  // if it cannot be written as a whole.
+  // Writes the trace: call it once, when the step has ended. Throws Error, with the file and the
+  // reason, if it cannot be written as a whole.
   void close();
 
  private:
@@ -110,8 +116,11 @@ class TraceRecorder final : public BudgetObserver {
   std::unique_ptr<Impl> impl_;
 };
 
-// Which values matter, told to a byte budget: the score of a value, by which the budget chooses
-// what to drop (BudgetOptions::heuristic), is multiplied by its weight.
+// -- Weights
+
+// Tells a budget which values matter: the score by which it drops a value
+// (BudgetOptions::heuristic) is multiplied by the value's weight. Values with a weight below 1 are
+// dropped sooner than by the heuristic alone, values with one above 1 later.
 //
 //   struct KeepsProducts : reprise::ValueWeights {
 //     struct OneStep : Step {
@@ -121,66 +130,65 @@ class TraceRecorder final : public BudgetObserver {
 //   };
 //   reprise::MemoryBudget budget{reprise::GiB(8), {.weights = std::make_shared<KeepsProducts>()}};
 //
-// What has a weight below 1 goes sooner than by the heuristic alone, what has one above it later.
-// Only the order in which values go changes: the budget is kept, and gradients are bitwise those of
-// the plain step, whatever the weights. Where a learned plan is followed (BudgetOptions::learn) the
-// plan decides what goes, and weights only what goes beyond it.
+// Weights change only the order of drops. The limit holds, and gradients are bitwise those of the
+// plain step, whatever the weights. Where the budget follows a plan of a repeated step
+// (BudgetOptions::plan_repeated_steps), weights choose only among drops beyond the plan.
 //
-// influence_weights() (pgac.h) weighs values by their influence on the
-// gradients; other measures are a class of your own.
-
+// influence_weights() (reprise/experimental/pgac.h) weighs values by their influence on gradients.
 class ValueWeights {
  public:
   virtual ~ValueWeights() = default;
 
-  // A call that was made while gradients were being recorded (grad mode), and that made at least
-  // one value that may be dropped. The values of other calls, those of backward among them, weigh
-  // 1.
+  // A call in grad mode that made at least one droppable value. The values of other calls, such as
+  // those of backward, have the weight 1.
   struct Call {
     std::string_view name;  // "aten::mm"
-    // The same for calls of one operator with tensors of the same shapes and types, whole numbers
-    // and flags; in every process. Of calls with arguments of unusual kinds (dictionaries, sparse
-    // tensors) it says the operator alone.
+    // Equal, in every process, for calls of one operator with the same shapes and types of tensors,
+    // whole numbers and flags. For arguments of unusual kinds (dictionaries, sparse tensors) it
+    // depends on the operator alone.
     std::uint64_t kind = 0;
-    // Among such calls of the step, from 0. In a step that comes again it is the same.
+    // The number of this call among such calls of the step, from 0. It is the same in each
+    // repetition of a step.
     std::int64_t number = 0;
   };
 
-  // Of one step, from its beginning to its end.
+  // The weights of one step, from its beginning to its end.
   class Step {
    public:
     virtual ~Step() = default;
 
-    // The weight of what the call has just made, in all of this step: from 1e-30 to 1e30, kept in
-    // single precision; 1 where nothing is known. Another one is a UsageError from the operator.
-    // Under the lock of all budgets, on the thread that makes the call: must not wait for another
-    // thread, nor allocate, free or read a tensor. What it throws leaves the operator.
+    // The weight of the values that the call has just made, for the rest of the step: from 1e-30 to
+    // 1e30, in single precision. Return 1 if nothing is known. Any other weight is a UsageError
+    // from the operator, and an exception leaves the operator.
+    //
+    // Called under the lock of all budgets, on the thread of the call. It must not wait for another
+    // thread, nor allocate, free or read a tensor.
     virtual double weight(const Call& call) = 0;
 
-    // In backward: the gradient of `value`, which the call has made, has been made; it is the sum
-    // over all uses. `value` is without history, of the gradient's shape, device and type.
+    // Backward has made the gradient of `value`, a result of the call: the sum over all uses.
+    // `value` has no history and the gradient's shape, device and type.
     //
-    // Not called for values whose bytes are not there at that moment: nothing is brought back for
-    // weights, and nothing kept but what an operator of backward has read, from there on until this
-    // call. So it may come for some values and not for others, for each result of the call, and
-    // again for each backward pass over a graph. Nor for values that were changed in place since,
-    // for those whose tensor the program had let go before anything read it, nor for gradients and
-    // values that are not plain (sparse, nested, of another device).
+    // It is called for each result of the call, and again for each backward pass over a graph, but
+    // only if the value has its bytes at that moment. Nothing is restored for it, and nothing is
+    // kept but values that an operator of backward has read, until this call. It is not called for
+    // - values changed in place since, and values that the program released before anything read
+    //   them;
+    // - gradients and values that are sparse, nested or on another device.
     //
-    // Neither may be changed, nor kept beyond the call. Operators called here are not recorded; the
-    // memory that they take counts. On the thread that runs backward, without a lock: calls for
-    // several values may come at once. What it throws ends backward.
+    // Neither tensor may be changed, or kept beyond the call. Operators called here are not
+    // recorded; their memory counts. Called on the thread that runs backward, without a lock, for
+    // several values at once. An exception ends backward.
     virtual void gradient(const Call& call, const at::Tensor& value, const at::Tensor& gradient) {
       (void)call, (void)value, (void)gradient;
     }
 
-    // The step is over; `is_whole`: it ran to its end, without an error. No other call begins after
-    // this one, but a gradient() on another thread may be under way.
+    // The step is over; `is_whole` if it ran to its end without an error. No other call begins
+    // after this one, but a gradient() on another thread may still run.
     virtual void ended(bool is_whole) noexcept { (void)is_whole; }
   };
 
-  // A step begins. Several may be under way at once, where budgets share the weights or steps
-  // overlap. Called without a lock. Not null; what it throws leaves MemoryBudget::step().
+  // A step begins. Several may be under way at once, if budgets share the weights or steps overlap.
+  // Called without a lock. The result must not be null. An exception leaves MemoryBudget::step().
   virtual std::unique_ptr<Step> step() = 0;
 };
 

@@ -1,16 +1,23 @@
-// Byte counts with their unit in the type.
+// Quantities with their unit in the type: `Bytes` for memory and `Seconds` for time, so that a
+// number of elements, megabytes or milliseconds cannot be passed by mistake.
 //
-// Every quantity of memory in reprise's interface is a `Bytes`, so that a number of elements or of
-// megabytes cannot be passed by mistake. Decimal units (KB, MB, GB: powers of 1000) and binary ones
-// (KiB, MiB, GiB: powers of 1024) are both offered; printed figures are decimal.
+//   reprise::MemoryBudget budget{reprise::GiB(8)};
+//   std::cout << to_string(reprise::MB(53.6));      // "53.6 MB"
+//
+// Decimal units (KB, MB, GB) are powers of 1000, binary ones (KiB, MiB, GiB) powers of 1024.
+// Printed figures are decimal.
 #pragma once
 
+#include <chrono>
 #include <compare>
 #include <cstdint>
 #include <string>
 #include <string_view>
 
 namespace reprise {
+
+// A duration. `.count()` is the plain number of seconds; every std::chrono duration converts to it.
+using Seconds = std::chrono::duration<double>;
 
 // A signed count of bytes; differences of two measurements may be negative.
 struct Bytes {
@@ -38,11 +45,11 @@ constexpr Bytes KiB(double n) { return Bytes(static_cast<std::int64_t>(n * 1024)
 constexpr Bytes MiB(double n) { return Bytes(static_cast<std::int64_t>(n * 1024 * 1024)); }
 constexpr Bytes GiB(double n) { return Bytes(static_cast<std::int64_t>(n * 1024 * 1024 * 1024)); }
 
-// "512 B", "53.6 MB", "1.2 GB": decimal units, one decimal place from a kilobyte on.
+// "512 B", "53.6 MB", "1.2 GB": decimal units, with one decimal place from a kilobyte on.
 std::string to_string(Bytes bytes);
 
-// Reads "400MB", "1.5 GiB", "4096" (bytes), with an optional leading sign.
-// Throws UsageError, naming the text and the accepted units, on anything else.
+// Reads "400MB", "1.5 GiB" or "4096" (bytes), with an optional leading sign. Throws UsageError for
+// any other text, with that text and the accepted units.
 Bytes parse_bytes(std::string_view text);
 
 }  // namespace reprise

@@ -1,20 +1,24 @@
-// A chain: the stages of a network that run one after another, each with what it costs and what it
-// leaves behind. Planners (reprise/planners.h) work on chains; they know nothing of tensors.
+// Chains and schedules: what a network's stages cost, and what a training step does with them.
 //
-//   reprise::Chain chain = reprise::Chain::read("resnet.json");
-//   chain.stages[3].forward                          // seconds
-//   reprise::profile_chain(model, sample)            // reprise/sequential.h: measures one
+//   reprise::Chain chain = reprise::Chain::read("resnet.json");  // or profile_chain(model, x)
+//   reprise::Schedule schedule = reprise::planners::rotor(chain, reprise::MB(400));
+//   reprise::evaluate(chain, schedule).peak                       // at most 400 MB
+//   std::cout << reprise::picture(chain, schedule);
 //
-// A stage takes the output of the one before. It may run in two ways: kept, so that all that its
-// backward needs stays, or not, so that only its output stays. Backward runs through the stages
-// from the last to the first; each needs its stage to have been run kept, and mostly its input.
-// That is the model of Beaumont et al. (arXiv:1911.13214, section 3), with gradients of parameters
-// added, and outputs that no backward needs.
+// A chain is a list of stages that run one after another, each with its seconds and bytes. A stage
+// takes the output of the stage before. It may run *kept*, so that all that its backward needs
+// stays, or not kept, so that only its output stays. Backward runs through the stages from the last
+// to the first. It needs each stage to have run kept, and mostly the stage's input. The model is
+// that of Beaumont et al. (arXiv:1911.13214, section 3), extended by gradients of parameters and by
+// outputs that no backward needs.
+//
+// A schedule is the list of operations of one step. Both are plain data without tensors: planners
+// (reprise/planners.h) make schedules, evaluate() proves them, and checkpoint_sequential()
+// (reprise/sequential.h) runs them. All functions may be called from any thread.
 #pragma once
 
 #include <reprise/bytes.h>
 
-#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <string>
@@ -23,35 +27,37 @@
 
 namespace reprise {
 
+// -- Chains
+
 struct ChainStage {
   std::string name;
-  std::chrono::duration<double> forward{};
-  std::chrono::duration<double> backward{};
-  Bytes output;                // of its output
-  Bytes saved;                 // of what backward needs, beside the input, when it is kept
-  bool saves_output = true;    // whether that is in `saved`; else it may go once the next stage ran
-  bool needs_input = true;     // whether its backward needs its input
-  Bytes forward_temporaries;   // at once, beside the output, when it is not kept
-  Bytes keep_temporaries;      // at once, beside the output and `saved`, when it is
-  Bytes backward_temporaries;  // at once, beside both gradients, those of parameters and `saved`;
-                               // below zero where what was saved goes before those are made
-  Bytes output_gradient;       // of the gradient that its backward takes
-  Bytes parameter_gradients;   // that its backward makes, and that stay
-  std::int64_t layers = 1;     // of the model, that it stands for
+  Seconds forward{};
+  Seconds backward{};
+  Bytes output;                // the size of its output
+  Bytes saved;                 // kept for backward besides the input, when the stage runs kept
+  bool saves_output = true;    // the output is in `saved`; if not, it is freed after the next stage
+  bool needs_input = true;     // its backward reads its input
+  Bytes forward_temporaries;   // at once, besides the output, when it does not run kept
+  Bytes keep_temporaries;      // at once, besides the output and `saved`, when it runs kept
+  Bytes backward_temporaries;  // at once, besides both gradients, those of parameters, and `saved`;
+                               // negative if `saved` is freed before those gradients are made
+  Bytes output_gradient;       // the gradient that its backward takes
+  Bytes parameter_gradients;   // the gradients that its backward makes and leaves
+  std::int64_t layers = 1;     // how many layers of the model it stands for
 
   bool operator==(const ChainStage&) const = default;
 };
 
-// The chain's input is the caller's: it is there throughout and not counted. Its output is the
-// caller's from the last stage's forward to the end of backward, and counted.
+// The chain's input belongs to the caller: it is there throughout and not counted. Its output
+// belongs to the caller from the last stage's forward to the end of backward, and is counted.
 struct Chain {
   std::vector<ChainStage> stages;
-  Bytes input_gradient;  // that the first stage's backward makes; 0 if nobody asks for it
+  Bytes input_gradient;  // made by the first stage's backward; 0 if nobody needs it
 
   bool operator==(const Chain&) const = default;
 
-  std::chrono::duration<double> forward() const;  // of all stages, each once
-  std::chrono::duration<double> backward() const;
+  Seconds forward() const;  // the sum over all stages
+  Seconds backward() const;
 
   // Reads JSON:
   //   {"format": "reprise chain", "version": 1, "input_gradient_bytes": 0,
@@ -61,43 +67,41 @@ struct Chain {
   //                "keep_temporary_bytes": 0, "backward_temporary_bytes": 0,
   //                "output_gradient_bytes": 4096, "parameter_gradient_bytes": 0, "layers": 1},
   //               ...]}
-  // Required are format, version and stages, and of a stage both times, output_bytes and
-  // saved_bytes. output_gradient_bytes is output_bytes where it is left out, layers 1,
-  // saves_output and needs_input true, everything else 0 or empty. Throws UsageError "FILE:LINE:
-  // field: reason".
+  // Required are format, version and stages, and for a stage both times, output_bytes and
+  // saved_bytes. The default of output_gradient_bytes is output_bytes, of layers 1, of saves_output
+  // and needs_input true, and of everything else 0 or empty. Throws UsageError "FILE:LINE: field:
+  // reason".
   static Chain read(const std::filesystem::path& file);
   // The same from memory; `origin` stands for the file in errors.
   static Chain parse(std::string_view json, const std::string& origin = "chain");
   std::string json() const;
 
-  // Throws UsageError, naming the stage, for a chain without stages, times or bytes that are
-  // negative or not finite, and stages that save less than the output that they save.
+  // Throws UsageError for a chain without stages. Throws it with the stage for times or bytes that
+  // are negative or not finite, and for saved bytes below those of a saved output.
   void check() const;
 };
 
-// A schedule: what a training step of a chain (reprise/chain.h) does, in order. Schedules are data:
-// planners (reprise/planners.h) make them, check() proves them and says what they cost, and
-// checkpoint_sequential() (reprise/sequential.h) runs them.
+// -- Schedules
 
-struct ChainStep {
-  enum class Do : std::uint8_t {
-    kForwardKeep,        // runs the stage kept: all that its backward needs stays
-    kForwardCheckpoint,  // runs it not kept; its input stays
-    kForwardDrop,        // runs it not kept; its input goes, where nothing kept holds it
-    kBackward,           // runs its backward; what was kept of it goes, and its input
-    kOffload,            // moves what it saved to a store; its output stays for the next stage
-    kLoad,               // brings that back
+struct ScheduleOp {
+  enum class Kind : std::uint8_t {
+    kForwardKeep,        // run the stage kept: all that its backward needs stays
+    kForwardCheckpoint,  // run it not kept; its input stays
+    kForwardDrop,        // run it not kept, and free its input unless something kept holds it
+    kBackward,           // run its backward, and free what it saved and its input
+    kOffload,            // move what it saved to a store; its output stays for the next stage
+    kLoad,               // load that from the store
   };
 
-  Do what = Do::kForwardKeep;
+  Kind kind = Kind::kForwardKeep;
   std::int32_t stage = 0;  // from 0
 
-  bool operator==(const ChainStep&) const = default;
+  bool operator==(const ScheduleOp&) const = default;
 };
 
 struct Schedule {
-  std::vector<ChainStep> steps;
-  // Of the model, that each stage stands for, as ChainStage::layers; empty: one each.
+  std::vector<ScheduleOp> ops;
+  // How many layers of the model each stage stands for, as ChainStage::layers; empty: one each.
   std::vector<std::int64_t> layers = {};
 
   bool operator==(const Schedule&) const = default;
@@ -105,38 +109,39 @@ struct Schedule {
   // Reads JSON:
   //   {"format": "reprise schedule", "version": 1, "layers": [1, 1],
   //    "steps": [["keep", 0], ["keep", 1], ["backward", 1], ["backward", 0]]}
-  // where a step is keep, checkpoint, drop, backward, offload or load, in the order of
-  // ChainStep::Do, and a stage; layers may be left out. Throws UsageError "FILE:LINE: field:
-  // reason". Whether it is valid, check() says.
+  // Each entry of steps is an operation and its stage. The operations are keep, checkpoint, drop,
+  // backward, offload and load, in the order of ScheduleOp::Kind. layers may be left out. Throws
+  // UsageError "FILE:LINE: field: reason". evaluate() says whether the schedule is valid.
   static Schedule read(const std::filesystem::path& file);
   static Schedule parse(std::string_view json, const std::string& origin = "schedule");
   std::string json() const;
 };
 
 struct ScheduleCost {
-  Bytes peak;                                 // most bytes at once, beside the chain's input
-  std::chrono::duration<double> time{};       // of everything, transfers included
-  std::chrono::duration<double> recompute{};  // beyond each stage forward and backward once
-  std::chrono::duration<double> transfer{};   // that the step waits for
-  std::int64_t forwards = 0;                  // of stages
+  Bytes peak;                 // most bytes at once, besides the chain's input
+  Seconds time{};             // the whole step, transfers included
+  Seconds recompute{};        // beyond each stage's forward and backward once
+  Seconds transfer{};         // how long the step waits for transfers
+  std::int64_t forwards = 0;  // runs of stages
 };
 
-// How fast a store takes and gives.
+// How fast a store moves bytes.
 struct TransferRate {
-  double bytes_per_second = 0;  // each way; 0: there is no store
+  double bytes_per_second = 0;  // in each direction; 0: there is no store
 };
 
-// Follows the schedule by the chain's figures. Transfers are waited for. Throws PlanError, naming
-// the step and what is missing or too much, if the schedule is not valid: a stage that runs without
-// its input, a backward out of order or without what it needs, one that is left out, an offload
-// without a store.
-ScheduleCost check(const Chain& chain, const Schedule& schedule, const TransferRate& store = {});
+// Follows the schedule by the chain's figures and returns its exact cost; the step waits for each
+// transfer. Throws PlanError for a schedule that is not valid, with the operation and what is
+// missing or too much: a stage that runs without its input, a backward that is out of order, left
+// out or without what it needs, or an offload without a store.
+ScheduleCost evaluate(const Chain& chain, const Schedule& schedule, const TransferRate& store = {});
 
-// Text, a line a stage and a column a step: 'K' kept, 'c' its input stays, 'd' its input goes,
-// 'B' backward, 'o' to the store, 'l' back; between them what is in memory: '=' what was kept, '-'
-// an output alone, '.' what is in the store. Chains of up to some forty stages fit a screen.
+// The schedule as text: a line a stage, a column an operation. 'K' runs kept, 'c' keeps its
+// input, 'd' drops it, 'B' is backward, 'o' offloads, 'l' loads. Between them stands what is in
+// memory: '=' kept values, '-' an output alone; and '.' what is in the store. Chains of up to about
+// forty stages fit a screen.
 std::string picture(const Chain& chain, const Schedule& schedule, const TransferRate& store = {});
-// The same as SVG, with the bytes in memory over it.
+// The same as SVG, with the bytes in memory above it.
 std::string picture_svg(const Chain& chain, const Schedule& schedule,
                         const TransferRate& store = {});
 

@@ -1,37 +1,50 @@
-// checkpoint(f, args...): run f now, keep only its arguments, and run it again when backward needs
-// what it computed. Everything that torch.utils.checkpoint (2.13) does, for C++.
+// checkpoint(f, args...) runs f now, keeps only its arguments, and runs f again when backward needs
+// what f computed. It does what torch.utils.checkpoint (2.13) does, for C++.
 //
 //   auto y = reprise::checkpoint([&](at::Tensor x) { return block->forward(x); }, x);
 //   auto y = reprise::checkpoint(block, x);                      // a module is a function too
 //   auto [h, c] = reprise::checkpoint({.early_stop = EarlyStop::kNever}, cell, x, state);
 //
-// The call is a *region*. Forward keeps alive the region's arguments and nothing it computes
-// inside; the first read of a saved tensor in backward runs f again, collects what it saves, and
-// hands each tensor out once. Gradients are bitwise those of the plain call (with one exception of
-// reentrant regions, see `reentrant`), as long as f does the same thing twice: random draws
-// (dropout) are replayed, autocast and the other ambient state are as they were, tensors that f
-// updates (BatchNorm's running statistics) are as forward found them and are updated once, and what
-// f saves is checked. Source of the method: Chen et al., "Training Deep Nets with Sublinear Memory
-// Cost", arXiv:1604.06174; of the nesting rules: torch/utils/checkpoint.py, note "Nestable
-// Checkpoint".
+// The call is a *region*. Forward keeps the region's arguments alive and nothing that it computes
+// inside. The first read of a saved tensor in backward runs f again, collects the tensors that f
+// saves, and hands each out once. Source of the method: Chen et al., "Training Deep Nets with
+// Sublinear Memory Cost", arXiv:1604.06174. Source of the nesting rules: torch/utils/checkpoint.py,
+// note "Nestable Checkpoint".
 //
-// Arguments are copied or moved into the region, as std::thread does it, and handed to f as const
-// lvalues (std::ref passes a reference). Tensors anywhere in them (visit_tensors.h) are saved
-// through autograd, so that an outer region or hook scope can manage them. Tensors that f captures
-// instead are kept alive by f and are not checked for changes: pass as an argument what is an
-// activation. f itself may be move-only; it is kept until the graph is freed, and called from
-// whichever thread runs backward. Modules (ModuleHolder, Sequential, AnyModule, shared_ptr to a
-// module, torch::jit::Module) can be passed as they are; a module passed as an lvalue object is
-// referred to and must outlive the graph.
+// Gradients are bitwise those of the plain call if f does the same thing twice; reentrant regions
+// have one exception (below). reprise helps f with that. It replays random draws (dropout), sets
+// autocast and the other ambient state as they were, and compares what both runs save. Tensors that
+// f updates (BatchNorm's running statistics) are restored, and updated once.
 //
-// The result, of any type or void, is passed through untouched (but see `reentrant`). If grad mode
-// is off, f is simply called.
+// Arguments are copied or moved into the region, as std::thread does it, and f gets them as const
+// lvalues; std::ref passes a reference. Tensors anywhere inside arguments are saved through
+// autograd, so that an outer region or hook scope can manage them. Pass activations as arguments: a
+// tensor that f captures instead is kept alive by f and not checked for changes.
+//
+// f may be move-only. It is kept until the graph is freed, and called from any thread that runs
+// backward. A module is passed as it is: ModuleHolder, Sequential, AnyModule, shared_ptr to a
+// module, torch::jit::Module. A module passed as an lvalue object is referred to and must outlive
+// the graph.
+//
+// The result may have any type, or be void, and is passed through untouched (for reentrant regions
+// see below). If grad mode is off, f is simply called.
+//
+// Arguments and results may be tensors, c10::IValue, std::optional, pair, tuple, array, vector,
+// deque, list, map and unordered_map (values, not keys), variant, and any nesting of these. Tensors
+// in a type of your own are found through a function beside the type. The function must visit the
+// same tensors in the same order each time, and the type must be copyable:
+//
+//   struct Batch { at::Tensor tokens; std::vector<at::Tensor> masks; int step; };
+//   template <class F> void reprise_visit_tensors(Batch& b, F&& f) {
+//     reprise::visit_tensors(b.tokens, f);
+//     reprise::visit_tensors(b.masks, f);
+//   }
 //
 // Thread rules: regions may run on any number of threads, and several threads may run backward over
-// one graph (retain_graph): each backward call recomputes for itself, device threads of one
-// backward share one recomputation. f may therefore run on several threads at once. Regions that
-// drew random numbers or wrote to state replay one at a time in the whole process; meanwhile no
-// other thread may use that state or those generators.
+// one graph (retain_graph). Each backward call recomputes for itself, and the device threads of one
+// backward share a recomputation, so f may run on several threads at once. Regions that drew random
+// numbers or wrote to state replay one at a time in the process. Meanwhile no other thread may use
+// that state or those generators.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -52,131 +65,128 @@ struct Generator;
 
 namespace reprise {
 
-// What to compare between what forward saved and what the recomputation saves.
+// The comparison of the tensors that forward saved with the tensors that the recomputation saves.
 enum class DeterminismCheck {
   kNone,
   // Number, shapes, dtypes and devices: what torch calls "default".
   kDefault,
-  // Also a 64-bit hash (XXH3) of every saved tensor's bytes, taken in both runs: finds a function
-  // that computes something else with the same shapes. Costs one read of each saved tensor, twice,
-  // and a copy to the host for accelerator tensors.
+  // Also a 64-bit hash (XXH3) of every saved tensor's bytes, taken in both runs. It finds a
+  // function that computes other values of the same shapes. Each saved tensor is read twice for it,
+  // and accelerator tensors are copied to the host.
   kValues,
 };
 
-// Whether a recomputation may stop once everything that backward needs has been saved again.
+// Whether a recomputation may stop once it has saved everything that backward needs.
 //
-// f is left by an exception: what it switches for a while must be undone by a destructor.
-// (Autocast, which has no guard in C++, is put back for it.)
+// An early stop leaves f by an exception, so destructors must undo what f switches for a while.
+// (Autocast has no guard in C++ and is reset for f.)
 enum class EarlyStop {
   kNever,
-  // Stop when what is left to run (as timed in forward) costs more than stopping does: leaving f
-  // takes an exception, about 5 microseconds. Otherwise run to the end with nothing being saved any
-  // more.
+  // Stop if the rest of f, as timed in forward, takes longer than the exception: about 5
+  // microseconds. Otherwise run f to its end without saving anything more.
   kWhenCheaper,
-  // Stop at once, whatever it costs; no operator after the last needed one runs again.
+  // Stop at once, whatever it costs: no operator after the last needed one runs again.
   kAlways,
 };
 
 // An object that is alive while a function runs: any RAII guard, held by pointer.
 using ContextScope = std::shared_ptr<void>;
 
-// What to open around f in forward and around each recomputation. Each function is called right
-// before f and its result destroyed right after, also when f throws. Either may be empty.
+// The guards to open around f in forward and around each recomputation. `forward` and `recompute`
+// are called right before f. Their guards are destroyed right after f, also if f throws. Any of the
+// functions may be empty.
 struct RegionContexts {
   std::function<ContextScope()> forward;
   std::function<ContextScope()> recompute;
-  // Asked when a recomputation did not match forward, for a sentence that the DeterminismError
-  // quotes; may be empty and may return an empty text.
+  // Called when a recomputation did not match forward: returns a sentence that the DeterminismError
+  // quotes, or an empty text.
   std::function<std::string()> explain = {};
-  // Called when f has saved a tensor for backward, with the object that `forward` or `recompute`
-  // returned, and the number of tensors that this run of f saved before: where the two runs stand
-  // beside each other. May be empty.
+  // Called when f has saved a tensor for backward. It gets the object that `forward` or `recompute`
+  // returned and the number of tensors that this run of f saved before, so that the two runs can be
+  // compared.
   std::function<void(void* scope, std::size_t index)> on_save = {};
-  // Called when a recomputation has run to its end and will not be run again: it may have to be,
-  // where the function fills a cache of its own in forward. Not called after one that failed. May
-  // be empty.
+  // Called when a recomputation has succeeded and will not be repeated. (A function that fills a
+  // cache in forward may have to run once more.)
   std::function<void()> recomputed = {};
 };
 
+// Reentrant regions (torch's use_reentrant=True) run forward without a graph. Backward builds a
+// graph and runs a backward of its own inside. Limits:
+// - only backward() without `inputs`, no second derivative (create_graph);
+// - at least one input and one output must require grad, and every floating-point output requires
+//   grad; tensors detached inside raise an error;
+// - f always runs to its end, and EarlyStopScope and CheckpointDebugScope have no effect;
+// - if an argument is also used outside of the region (a skip connection), its gradient is not
+//   bitwise the plain one, because the inner backward sums the gradients from inside first.
+//
+// State is a tensor that existed before the region and that f writes to: a running statistic, a
+// counter, the vectors of spectral normalization. With `preserve_state` the recomputation reads it
+// as forward did, contents and version, and puts it back afterwards, so it is updated once a step.
+// - Only writes by operators are seen, also by custom ones whose schema names what they write to.
+//   Writes through data_ptr() in f, replaced tensors (u = v) and objects are not seen.
+// - State that a recomputation does not write again, such as a cache that f fills once, is left as
+//   it is, and f runs a second time.
+// - The bytes that f writes to are copied and kept with the graph, but nothing that f made itself.
+// - On accelerators, and under a CPU allocator of the program's own, nothing is copied. The
+//   recomputation starts from the present contents, and its writes to state are undone.
+//
+// With `skip_zero_gradients`, f does not run again if the gradients of all results are exactly zero
+// (every element is +0 or -0): an expert whose weight is zero, a loss that masks the region's
+// results. Its inputs and the parameters that it used get gradients of zeros.
+// - Backward of f would give the same but for infinite values in f (NaN), the sign of zeros, and
+//   sparse gradients.
+// - Each gradient costs one reduction; on an accelerator the host waits for the device.
+// - f runs again in any case with create_graph, and if a tensor left f otherwise than as a result
+//   and has a gradient. So it does if f has hooks on tensors, custom autograd functions, nested
+//   tensors, results that are views, or results that share memory with others or with arguments.
 struct CheckpointOptions {
-  // false: autograd records the graph in forward, and saved tensors are recomputed when read. Every
-  // way of running backward works. true: forward runs without a graph; backward builds one and runs
-  // a backward of its own inside (torch's use_reentrant=True), with these limits: only backward()
-  // without `inputs`; at least one input and one output must require grad; every floating-point
-  // output requires grad; tensors detached inside raise an error; no second derivative
-  // (create_graph); f always runs to its end, and the scopes below have no effect. Where an
-  // argument is also used outside of the region (a skip connection), its gradient is not bitwise
-  // the plain one: the inner backward sums the gradients from inside first, and the plain step adds
-  // all of them one by one in another order.
+  // -- How the region runs
+
+  // false: autograd records the graph in forward, and every way of running backward works.
+  // true: a backward of its own inside backward, with the limits above.
   bool reentrant = false;
-
-  // Replay random draws, from every generator that an operator inside f draws from. Draws that are
-  // made past LibTorch's operators (by calling a generator) are known of only for the default CPU
-  // generator, those of every accelerator that has a tensor among the arguments
-  // (DefaultDeviceType if none has), and `generators`. A function that draws in that way and then
-  // sets the generator back itself must do so through reprise (RandomState); after
-  // at::Generator::set_state it looks as if it had drawn nothing.
-  bool preserve_rng_state = true;
-  std::vector<at::Generator> generators = {};
-
-  // Replay state: a tensor that f writes to although it was there before the region (a running
-  // statistic, a counter, the vectors of spectral normalization; captured, or in a module) is for
-  // the recomputation what it was when forward entered f, contents and version, and afterwards
-  // again what it was before the recomputation. So it is updated once a step, as without regions.
-  // Seen are writes by operators, LibTorch's and custom ones whose schema names what they write
-  // to; not seen are writes through data_ptr() in f itself, tensors that f puts in another's place
-  // (u = v), and objects.
-  //
-  // State that a recomputation does not write to again (a cache that f fills once) is left as it
-  // is, and f run a second time. Costs a copy of the bytes that f writes to, kept with the graph;
-  // none of what f has made itself. Elsewhere than on the CPU, and under a CPU allocator of the
-  // program's own, nothing is copied: the run starts from what there is by then, and what it writes
-  // to tensors that forward wrote to is undone. Regions with state replay one at a time in the
-  // process, as do those that draw.
-  //
-  // false: both runs write, as in torch.
-  bool preserve_state = true;
-
-  // Recompute under forward's autocast, at::Context (oneDNN, precisions, determinism), default
-  // dtype, threads, rounding and denormals. false: under whatever is in force in backward.
-  bool preserve_ambient_state = true;
-
   // An EarlyStopScope around the forward call overrides it. kAlways is refused with `reentrant`.
   EarlyStop early_stop = EarlyStop::kWhenCheaper;
-
-  // With `reentrant` the tensors compared are f's results, since nothing is saved in forward.
-  DeterminismCheck determinism_check = DeterminismCheck::kDefault;
-
-  // On a DeterminismError, add the operators of both runs to its text. A CheckpointDebugScope
-  // around the forward call overrides it. Refused with `reentrant`.
-  bool debug = false;
-
-  // Accept arguments that were changed in place between forward and the recomputation, which then
-  // starts from the changed value, as torch does. For arguments that f only writes to. What f
-  // itself writes to an argument is state (preserve_state). Refused with `reentrant`.
-  bool allow_changed_arguments = false;
-
-  // Where the gradients of all results are exactly zero (every element is +0 or -0), f is not run
-  // again: what it was given and the parameters that it used get gradients of zeros, which backward
-  // of f would come to as well, but for infinite values in f, which would make them NaN, for the
-  // sign of zeros, and for those that would be sparse. So it goes for an expert whose weight is
-  // zero, or a loss that masks all that the region made. Each gradient is looked at for it: one
-  // reduction, and on an accelerator the host waits for the device.
-  //
-  // f is run again in any case for a tensor that left it otherwise than as a result and has a
-  // gradient; with create_graph; and where it has hooks on tensors, custom autograd functions,
-  // nested tensors, results that are views, or results that share memory with others or with
-  // arguments. Refused with `reentrant`.
-  bool skip_zero_gradients = false;
-
-  // Called once, in forward. Refused with `reentrant`.
+  // Makes what is opened around f, such as selective() (reprise/selective.h). Called once, in
+  // forward. Refused with `reentrant`.
   std::function<RegionContexts()> context = {};
-
   // Names the region in error texts.
   std::string name = {};
+
+  // -- What a recomputation repeats
+
+  // Replay the draws of every generator that an operator inside f uses. A direct call of a
+  // generator is seen for the CPU's default one, those of the arguments' accelerators
+  // (DefaultDeviceType if there are none), and `generators`. An f that draws in that way and resets
+  // the generator must use RandomState: after at::Generator::set_state it seems to draw nothing.
+  bool preserve_rng_state = true;
+  std::vector<at::Generator> generators = {};
+  // Restore the tensors that f updates, as described above. false: both runs write, as in torch.
+  bool preserve_state = true;
+  // Recompute under forward's autocast, at::Context (oneDNN, precisions, determinism), default
+  // dtype, threads, rounding and denormals. false: under those in force in backward.
+  bool preserve_ambient_state = true;
+
+  // -- Checks and debugging
+
+  // A `reentrant` region saves nothing in forward, so it compares f's results.
+  DeterminismCheck determinism_check = DeterminismCheck::kDefault;
+  // Add the operators of both runs to the text of a DeterminismError. A CheckpointDebugScope around
+  // the forward call overrides it. Refused with `reentrant`.
+  bool debug = false;
+
+  // -- Rarely needed
+
+  // Accept arguments that were changed in place between forward and the recomputation, and
+  // recompute from the changed values, as torch does; for arguments that f only writes to. What f
+  // itself writes to an argument is state (preserve_state). Refused with `reentrant`.
+  bool allow_changed_arguments = false;
+  // Do not run f again for gradients that are all zero, as described above. Refused with
+  // `reentrant`.
+  bool skip_zero_gradients = false;
 };
 
-// Overrides CheckpointOptions::early_stop for the regions whose *forward* runs inside. Inner scopes
+// Overrides CheckpointOptions::early_stop for regions whose *forward* runs inside. Inner scopes
 // win.
 class EarlyStopScope {
  public:
@@ -190,8 +200,8 @@ class EarlyStopScope {
   std::unique_ptr<Impl> impl_;
 };
 
-// Overrides CheckpointOptions::debug for regions whose forward runs inside; nullopt defers to the
-// option.
+// Overrides CheckpointOptions::debug for regions whose *forward* runs inside. nullopt leaves the
+// choice to the option.
 class CheckpointDebugScope {
  public:
   explicit CheckpointDebugScope(std::optional<bool> enabled);
@@ -204,10 +214,10 @@ class CheckpointDebugScope {
   std::unique_ptr<Impl> impl_;
 };
 
-// Backward calls inside one group's scope recompute each region at most once between them. They
-// must read disjoint parts of the graph, even with retain_graph: a saved tensor is handed out once
-// per group. Non-reentrant regions only. What was recomputed and not read is freed when the group
-// is destroyed.
+// Lets several backward calls share recomputations: inside a scope of one group each region is
+// recomputed at most once. The calls must read disjoint parts of the graph, even with retain_graph,
+// because a saved tensor is handed out once a group. For non-reentrant regions only. Recomputed
+// tensors that nobody read are freed when the group is destroyed.
 class GraphExecGroup {
  public:
   GraphExecGroup();
@@ -215,8 +225,8 @@ class GraphExecGroup {
   GraphExecGroup(const GraphExecGroup&) = delete;
   GraphExecGroup& operator=(const GraphExecGroup&) = delete;
 
-  // Backward calls of this thread (and autograd's threads for them) belong to the group while it
-  // lives. Throws UsageError inside another group's scope.
+  // Backward calls of this thread, and of autograd's threads for them, belong to the group while
+  // the scope lives. Throws UsageError inside another group's scope.
   class Scope {
    public:
     explicit Scope(GraphExecGroup& group);
@@ -238,14 +248,13 @@ bool is_checkpointing();
 // True while any region around the caller is being run again.
 bool is_recomputing();
 
-// Runs f(args...) as a region and returns its result. f: anything invocable with const lvalues of
-// the arguments, or a module. Errors (besides those of f, which pass through and leave all state as
-// before):
-// - UsageError: options that exclude each other.
-// - in backward, DeterminismError: f saved another number of tensors, or others (with both lists);
-//   an argument was changed in place; a saved tensor was read twice in one backward; reentrant
-//   under autograd::grad, or with no output that requires grad.
-// Warns when a reentrant region has no input that requires grad.
+// Runs f(args...) as a region and returns its result. f is anything invocable with const lvalues of
+// the arguments, or a module. Errors of f pass through and leave all state as before. Others:
+// - UsageError for options that exclude each other.
+// - DeterminismError in backward, if f saved another number of tensors or different ones (the text
+//   has both lists), an argument was changed in place, a saved tensor was read twice in one
+//   backward, or a reentrant region runs under autograd::grad or has no output that requires grad.
+// Warns if a reentrant region has no input that requires grad.
 template <class F, class... Args>
 auto checkpoint(const CheckpointOptions& options, F&& f, Args&&... args) {
   detail::check_options(options);

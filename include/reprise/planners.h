@@ -1,21 +1,22 @@
-// Planners: which stages of a chain (reprise/chain.h) are kept and which run again, so that a
-// training step fits in so many bytes and takes the least time.
+// Planners choose what a training step keeps and what it recomputes, so that it fits in a number of
+// bytes and takes the least time. Planners for chains (reprise/chain.h) decide for each stage,
+// planners for recorded steps (reprise/step_trace.h) for each operator.
 //
 //   auto schedule = reprise::planners::rotor(chain, reprise::MB(400));
-//   reprise::check(chain, schedule).peak             // at most 400 MB
+//   reprise::evaluate(chain, schedule).peak             // at most 400 MB
 //   auto y = reprise::checkpoint_sequential(model, schedule, x);
 //
-// All planners are deterministic. `budget` is for all that the chain's figures count: activations,
-// temporaries, gradients; not the chain's input, nor parameters. All throw BudgetError if their
-// schedule, or every one of those that they may choose from, needs more, with the least bytes that
-// they can do with; and UsageError for a chain that Chain::check() refuses. Any thread may plan.
+//   const auto trace = reprise::StepTrace::read("step.jsonl.gz");
+//   const auto plan = reprise::planners::hindsight(trace, {.budget = reprise::GB(4)});
+//   std::cout << plan.slowdown << ", at least " << plan.bound << '\n';   // 1.075, at least 1.071
+//
+// docs/planning.md has the models and the formulas. Any thread may plan.
 #pragma once
 
 #include <reprise/bytes.h>
 #include <reprise/chain.h>
 #include <reprise/step_trace.h>
 
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <limits>
@@ -31,49 +32,54 @@ inline constexpr Bytes kUnlimited{std::numeric_limits<std::int64_t>::max()};
 
 namespace planners {
 
-// Every stage kept: the plain step.
+// -- Chains
+//
+// These planners are deterministic. `budget` is for all bytes in the chain's figures: activations,
+// temporaries and gradients, but neither the chain's input nor parameters. A planner throws
+// BudgetError, with the least bytes that it can plan for, if each of its schedules needs more than
+// the budget. It throws UsageError for a chain that Chain::check() refuses.
+
+// Keeps every stage: the plain step.
 Schedule keep_all(const Chain& chain, Bytes budget = kUnlimited);
 
-// Every stage but the last a region of its own: runs again right before its backward.
+// Makes every stage but the last a region of its own, which runs again right before its backward.
 Schedule every_stage(const Chain& chain, Bytes budget = kUnlimited);
 
-// `segments` runs of equally many stages (rounded down; the last takes what is left over), all but
-// the last of them regions, as checkpoint_sequential(functions, segments, x) does and
+// Cuts the chain into `segments` runs of equally many stages (rounded down; the last takes the
+// rest). All runs but the last are regions, as in checkpoint_sequential(functions, segments, x) and
 // torch.utils.checkpoint_sequential. Throws UsageError if `segments` is not between 1 and the
 // number of stages.
 Schedule uniform(const Chain& chain, std::int64_t segments, Bytes budget = kUnlimited);
 
-// uniform() with the whole number of segments next to sqrt(stages) (Chen et al.,
-// arXiv:1604.06174, section 4).
+// Uses uniform() with sqrt(stages) segments, rounded (Chen et al., arXiv:1604.06174, section 4).
 Schedule sqrt(const Chain& chain, Bytes budget = kUnlimited);
 
-// The binomial schedule: optimal for stages that are all alike, of which one at a time is kept
-// (Griewank and Walther, Algorithm 799, ACM Transactions on Mathematical Software 26, 2000). Takes
-// as many checkpoints as the budget allows. UsageError for more than 5,000 stages.
+// The binomial schedule, with as many checkpoints as the budget allows. It is optimal for stages
+// that are all alike and kept one at a time (Griewank and Walther, Algorithm 799, ACM Transactions
+// on Mathematical Software 26, 2000). Throws UsageError for more than 5,000 stages.
 Schedule revolve(const Chain& chain, Bytes budget = kUnlimited);
 
 struct RotorOptions {
-  // Bytes are counted in slots, so many for the budget (or the plain step's peak, if that is less);
-  // 0: as many as can be solved in about a second, which is exact to the byte for small figures,
-  // and some 500 for 300 stages; never fewer than 100. A schedule's peak is always checked in
-  // bytes.
+  // The number of slots into which the budget (or the plain step's peak, if that is less) is
+  // divided to count bytes. 0: as many as take about a second to solve, at least 100 and about 500
+  // for 300 stages; this is exact to the byte for small figures. Peaks are checked in bytes.
   std::int64_t slots = 0;
-  // With a store, what was kept may go there until backward needs it, but for what is recomputed.
+  // With a store, kept values may be moved there until backward needs them, except recomputed ones.
   TransferRate store;
 };
 
-// The fastest schedule that keeps what it stores until backward has used it, by dynamic programming
-// over (first stage, last stage, memory): Beaumont, Eyraud-Dubois, Herrmann, Joly and Shilova,
-// arXiv:1911.13214, theorem 1. Time grows with the cube of the stages, memory with the square:
-// UsageError, with both figures, where the tables would take more than 4 GiB, which they do from
+// The fastest schedule that keeps what it stores until backward has used it. Dynamic programming
+// over first stage, last stage and memory finds it (Beaumont, Eyraud-Dubois, Herrmann, Joly and
+// Shilova, arXiv:1911.13214, theorem 1). Time grows with the cube of the stages, memory with the
+// square. Throws UsageError, with both figures, if the tables would take more than 4 GiB: from
 // about 1,700 stages on.
 Schedule rotor(const Chain& chain, Bytes budget = kUnlimited, const RotorOptions& options = {});
 
-// rotor() that may also move what a stage keeps in forward to a store and back. Transfers are
-// waited for in the model; a store that moves bytes beside the computation is faster than planned.
+// The same, and it may also move what a stage keeps in forward to a store and back. The model waits
+// for transfers, so a store that moves bytes beside the computation is faster than planned.
 Schedule rotor_offload(const Chain& chain, Bytes budget, const TransferRate& store);
 
-// One solution for all budgets up to `most`: a frontier costs what one schedule does.
+// Solves once for all budgets up to `most`, so a frontier costs as much as one schedule.
 class Rotor {
  public:
   explicit Rotor(const Chain& chain, const RotorOptions& options = {}, Bytes most = kUnlimited);
@@ -81,7 +87,7 @@ class Rotor {
   Rotor(Rotor&&) noexcept;
   Rotor& operator=(Rotor&&) noexcept;
 
-  // A larger budget never gives a slower schedule, but for the rounding of times to single
+  // A larger budget never gives a slower schedule, except for the rounding of times to single
   // precision.
   Schedule plan(Bytes budget) const;
   // The least budget that plan() takes.
@@ -94,30 +100,23 @@ class Rotor {
 
 }  // namespace planners
 
-// "keep_all", "every_stage", "uniform:K" (K segments), "sqrt", "revolve", "rotor". Throws
+// "keep_all", "every_stage", "uniform:K" (K segments), "sqrt", "revolve" or "rotor". Throws
 // UsageError, with the choices, for any other text.
 ChainPlanner planner_named(const std::string& text);
 std::vector<std::string> planner_names();
 
-// Planning a recorded step whose future is known, as that of a step that repeats: what to drop
-// after which operator, and when to make it again.
+// -- Recorded steps
 //
-//   const auto trace = reprise::StepTrace::read("step.jsonl.gz");       // reprise/step_trace.h
-//   const auto plan = reprise::planners::hindsight(trace, {.budget = reprise::GB(4)});
-//   std::cout << plan.slowdown << ", at least " << plan.bound << '\n';   // 1.075, at least 1.071
-//
-// A plan is when operators run again, or load from a store what they made. Every value is then in
-// memory from each run of its operator until the last read before the next, and not a moment
-// longer; what the program still holds does not count. docs/planning.md has the model and the
-// formulas.
-//
-// Any thread may plan.
+// These planners know the future of a step: the operators of a trace, in order. A plan says when
+// operators run again, or when a store loads what they made. A value is in memory from each run of
+// its operator until the last read before the next run. What the program still holds does not
+// count.
 
 struct StepPlan {
-  // Operator `op` runs again right before operator `before` runs for the first time; both count
-  // from 0, in the order of the trace and without its constants. `before` may be the number of
-  // operators: at the end of the step. With `loads` it does not run: what it makes, which went to
-  // the store right after its first run, is loaded.
+  // Operator `op` runs again right before operator `before` runs for the first time. Both count
+  // from 0, in the order of the trace and without its constants. If `before` is the number of
+  // operators, it runs at the end of the step. With `loads` it does not run: its results were
+  // stored right after the first run and are loaded.
   struct Run {
     std::int64_t op = 0;
     std::int64_t before = 0;
@@ -125,47 +124,51 @@ struct StepPlan {
     bool operator==(const Run&) const = default;
   };
 
-  bool fits = false;    // whether a plan was found; if not, only `bound` says something
+  bool fits = false;    // a plan was found; if not, only `bound` has a meaning
   double slowdown = 0;  // (base + recompute + transfer) / base
-  double bound = 1;     // that no plan's slowdown can be below; proven
-  std::chrono::duration<double> recompute{};
-  std::chrono::duration<double> transfer{};  // to the store and back
+  double bound = 1;     // proven: no plan has a smaller slowdown
+  Seconds recompute{};
+  Seconds transfer{};  // to the store and back
   Bytes peak;
   std::vector<Run> runs;  // in order
 };
 
 struct StepPlanOptions {
-  // For everything, parameters included.
-  Bytes budget;
-  // The best plan that was found by then is the result.
-  std::chrono::duration<double> time_limit{10};
-  // Of hindsight's search, instead of a time limit; the same number gives the same plan every time.
-  // 0: the time limit holds.
-  std::int64_t moves = 0;
-  std::uint64_t seed = 0;  // of what hindsight draws at random
-  // With a store, what an operator made may go there and be loaded again, as often as is needed,
-  // where that takes less than running it again. Transfers are waited for, as in rotor_offload(): a
-  // store that moves bytes beside the computation is faster than planned. Operators that make views
-  // of what others made cannot be loaded.
+  // -- What must fit, and how long the search takes
+
+  Bytes budget;  // for everything, parameters included
+  // The result is the best plan found in this time.
+  Seconds time_limit{10};
+  // With a store, results may be stored and loaded any number of times, if that takes less than
+  // running their operator again. The model waits for transfers, as in rotor_offload(). Views of
+  // other operators' results cannot be loaded.
   TransferRate store = {};
+
+  // -- Rarely needed
+
+  // The number of moves of hindsight's search, in place of the time limit: the same number gives
+  // the same plan every time. 0: the time limit holds.
+  std::int64_t moves = 0;
+  std::uint64_t seed = 0;  // for hindsight's random draws
 };
 
 namespace planners {
 
-// Policies that know when each value is needed next, then least cuts at the fullest moment of the
-// step, which also bound what any plan recomputes, then annealing. Throws UsageError for a budget
-// below zero, a time limit that is not above zero, moves below zero, a rate that is below zero or
-// not finite, and for steps of which bytes times operators pass 2^60. A store never makes the plan
-// of so many moves slower.
+// Starts from policies that know when each value is needed next. Then it searches least cuts at the
+// fullest moment of the step, which also bound what any plan recomputes, and ends with annealing.
+// For a given number of moves a store never makes the plan slower. Throws UsageError for
+// - a budget below zero, a time limit not above zero, or moves below zero;
+// - a transfer rate that is below zero or not finite;
+// - a step whose bytes times operators pass 2^60.
 StepPlan hindsight(const StepTrace& trace, const StepPlanOptions& options);
 
-// The optimum, by an integer program (Checkmate: Jain et al., arXiv:1910.02653), for steps of up to
-// some 60 operators; if time runs out, the best plan so far and a proven bound. What is there is
-// not made again, and views are of memory as it was made last. The same errors, and UsageError for
-// more than 200 operators and for `moves`; Error where the build has no HiGHS (has_ilp()).
+// The optimum by an integer program (Checkmate: Jain et al., arXiv:1910.02653), for steps of up to
+// about 60 operators. When time runs out, the result is the best plan so far and a proven bound. A
+// value that is in memory is not recomputed, and views are of the memory that was made last.
+// Throws the errors of hindsight(), UsageError for more than 200 operators and for `moves`, and
+// Error if the build has no HiGHS (has_ilp()).
 StepPlan ilp(const StepTrace& trace, const StepPlanOptions& options);
 bool has_ilp();
 
 }  // namespace planners
-
 }  // namespace reprise

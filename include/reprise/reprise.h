@@ -1,4 +1,4 @@
-// All of reprise but experimental/. A program that includes only the headers it uses compiles
+// All of reprise except experimental/. A program that includes only the headers it uses compiles
 // faster.
 #pragma once
 
@@ -19,7 +19,7 @@
 #include <reprise/step_trace.h>
 #include <reprise/store.h>
 
-// The version of these headers; reprise::version() is that of the library that was linked.
+// The version of these headers.
 #define REPRISE_VERSION_MAJOR 0
 #define REPRISE_VERSION_MINOR 2
 #define REPRISE_VERSION_PATCH 0
@@ -27,8 +27,9 @@
 
 namespace reprise {
 
+// The version of the library that was linked.
 const char* version();
-// The LibTorch that the library was built against, as "2.13.0".
+// The LibTorch that the library was built against, such as "2.13.0".
 const char* libtorch_version();
 
 }  // namespace reprise

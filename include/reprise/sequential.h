@@ -1,47 +1,51 @@
-// checkpoint_sequential(): a chain of modules or functions in regions: segments of equal length, a
-// planner's schedule, or whatever fits in so many bytes.
+// Chains of layers: checkpoint_sequential() runs a chain of modules or functions in regions, and
+// profile_chain() measures it for a planner. There are three ways to say what is recomputed.
+//
+// Segments of equal length:
 //
 //   auto y = reprise::checkpoint_sequential(model, 4, x);     // model: torch::nn::Sequential
 //
-// The chain of n functions is cut into `segments` runs of n / segments functions each (rounded
-// down; the last one takes what is left over). All but the last run as regions: only the inputs of
-// segments are kept. The last is not checkpointed, since backward needs it first. With about
-// sqrt(n) segments the activations kept are O(sqrt(n)) (Chen et al., arXiv:1604.06174, section 4).
+// The n functions are cut into `segments` runs of n / segments functions (rounded down; the last
+// run takes the rest). All runs but the last are regions, so only inputs of segments are kept. The
+// last run is kept because backward needs it first. About sqrt(n) segments keep O(sqrt(n))
+// activations (Chen et al., arXiv:1604.06174, section 4).
 //
-//   auto chain = reprise::profile_chain(model, x);            // reprise/sequential.h
+// A schedule (reprise/chain.h), run as regions inside regions:
+//
+//   auto chain = reprise::profile_chain(model, x);
 //   auto y = reprise::checkpoint_sequential(model, reprise::planners::rotor(chain, budget), x);
 //
-// A schedule (reprise/chain.h) is run by regions inside regions: what runs again, and in that
-// what runs again once more. Any schedule that reprise's planners make will do.
+// A number of bytes:
 //
 //   auto y = reprise::checkpoint_sequential(model, reprise::MB(400), x);
 //
-// does both in one call: measures the model at its first use with inputs of that shape, plans by
-// planners::rotor, and remembers the plan for as long as the model lives. The budget is for what
-// the model's forward and backward add to what is live before: activations, temporaries, gradients,
-// and the result, which counts throughout as the caller mostly holds it.
-// Only the first use may take more, where one layer alone, kept and beside its input and output,
-// does. Several threads measure one after another; what others allocate meanwhile is counted as the
-// model's (reprise/sequential.h), so let first uses be alone. Inputs without memory, as in an
-// estimate (reprise/estimate.h), have nothing to measure: UsageError.
+// The first call with inputs of a shape measures the model and plans by planners::rotor. The plan
+// is remembered as long as the model lives. The bytes are for what forward and backward of the
+// model add to the bytes live before: activations, temporaries, gradients, and the result, which
+// counts throughout because the caller usually holds it.
+// - Only the first call may take more: if one layer, kept beside its input and output, does.
+// - Several threads measure one after another, and allocations of other threads count as the
+//   model's. So let no other thread allocate during first calls.
 //
-// Layers that take and return several tensors, each a tuple, a vector or another type with
-// visit_tensors.h, run in segments as well; all take and return that one type:
+// Layers that take and return several tensors run in segments too. The value may be a tuple, a
+// vector or another type that checkpoint() sees tensors in, the same for all layers:
 //
 //   using Pair = std::tuple<at::Tensor, at::Tensor>;
 //   std::vector<std::function<Pair(const Pair&)>> layers = ...;
 //   auto [a, b] = reprise::checkpoint_sequential(layers, 4, Pair(x, y));
 //
-// So does a Sequential or a list of modules whose forward() takes and returns it. A schedule and a
-// budget are for chains of one tensor: a profile measures what one tensor between two layers takes.
+// Schedules and bytes are for chains of one tensor, since a profile measures one tensor between two
+// layers. In each form gradients are bitwise those of the plain chain. Without grad mode, as in
+// evaluation, no form makes regions.
 //
-// In each form gradients are bitwise those of the plain chain. Without grad mode, as in evaluation,
-// no form makes regions.
-//
-// Errors: UsageError if `segments` is not between 1 and the number of functions, the list is empty,
-// a schedule offloads and there is no store, or with a budget a layer writes to the input (its
-// region could not run it again); PlanError if the schedule is of another number of functions, is
-// not valid, or is not one that regions can run; BudgetError if no schedule fits.
+// Errors:
+// - UsageError if `segments` is not between 1 and the number of functions, the list is empty, or a
+//   schedule offloads and there is no store;
+// - UsageError with a number of bytes, if a layer writes to the input (its region could not run
+//   again), or if inputs have no memory, as in an estimate (reprise/estimate.h);
+// - PlanError if the schedule is for another number of functions, is not valid, or cannot be run by
+//   regions; the schedules of reprise's planners can;
+// - BudgetError if no schedule fits.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -51,7 +55,6 @@
 #include <reprise/detail/layers.h>
 #include <reprise/store.h>
 
-#include <concepts>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -63,22 +66,23 @@
 namespace reprise {
 
 struct ProfileOptions {
-  std::int64_t repetitions = 5;
+  std::int64_t repetitions = 5;  // counted runs of each layer, at least 1
 };
 
 namespace detail {
-// Throws as checkpoint_sequential() does.
 void check_segments(std::size_t functions, std::int64_t segments);
 at::Tensor checkpoint_within(const Layers& layers, Bytes budget, at::Tensor input,
                              const CheckpointOptions& options);
 Chain profile(const Layers& layers, const at::Tensor& sample, const ProfileOptions& options);
 }  // namespace detail
 
+// -- Chains of functions. A TensorFunction takes one tensor and returns one.
+
 at::Tensor checkpoint_sequential(const std::vector<TensorFunction>& functions,
                                  std::int64_t segments, at::Tensor input,
                                  const CheckpointOptions& options = detail::default_options());
 
-// `store` is where what the schedule offloads goes.
+// `store` receives what the schedule offloads.
 at::Tensor checkpoint_sequential(const std::vector<TensorFunction>& functions,
                                  const Schedule& schedule, at::Tensor input,
                                  const CheckpointOptions& options = detail::default_options(),
@@ -107,8 +111,9 @@ Value checkpoint_sequential(const std::vector<std::function<Value(const Value&)>
   return input;
 }
 
-// Of torch::nn::Sequential, and of any list of modules: std::vector<torch::nn::AnyModule>,
-// std::vector of one kind of module holder.
+// -- Models: torch::nn::Sequential, and lists of modules (std::vector<torch::nn::AnyModule>, or a
+// std::vector of one kind of module holder).
+
 template <detail::IsLayers Model>
 at::Tensor checkpoint_sequential(const Model& model, std::int64_t segments, at::Tensor input,
                                  const CheckpointOptions& options = detail::default_options()) {
@@ -138,36 +143,35 @@ at::Tensor checkpoint_sequential(const Model& model, Bytes budget, at::Tensor in
   return detail::checkpoint_within(detail::layers_of(model), budget, std::move(input), options);
 }
 
-// profile_chain(): measures what each layer of a model takes and leaves, as a chain that planners
-// (reprise/planners.h) work on.
-//
-//   torch::nn::Sequential model(...);
-//   reprise::Chain chain = reprise::profile_chain(model, sample);
-//   auto schedule = reprise::planners::rotor(chain, reprise::MB(400));
-//
-// Each layer is run by itself on what the ones before it made of `sample`: as a region, kept, and
-// backward, `repetitions` times after one that is not counted. Seconds are medians, bytes those of
-// the meter (reprise/memory.h). At no time is more than one layer kept, so a model can be profiled
-// where its plain step does not fit. Layers whose result lies on the memory of their input
-// (in-place activations, views), or that write to it, become one stage with the layer before: they
-// cannot be told apart in memory, nor the one run again without the other.
-//
-// The model is left as it was: gradients, buffers (running statistics), random generators; hooks on
-// its parameters are not called. Layers that keep other state, or are not deterministic in their
-// memory, are measured as they come.
-//
-// Errors: UsageError if there is no layer, repetitions is below 1, or a layer writes to the sample;
-// what a layer throws passes through. The meter counts all threads: while one profiles, others
-// should not allocate.
+// -- Measuring a chain
 
-// Functions, and the tensors that they hold: `parameters`, whose gradients backward makes, and
-// `buffers`, which are put back afterwards.
+// Measures each layer of a model as a stage of a chain, for planners (reprise/planners.h).
+//
+// Each layer runs by itself on the output of the layer before: as a region, kept, and backward. It
+// runs `repetitions` times after one uncounted run. Seconds are medians, bytes come from the meter
+// (reprise/memory.h). Only one layer is kept at a time, so a model can be profiled whose plain step
+// does not fit.
+//
+// A layer that writes to its input, or whose result shares memory with it (views, in-place
+// activations), becomes one stage with the layer before. Neither can run again without the other.
+//
+// Gradients, buffers (running statistics) and random generators are left as they were, and hooks on
+// parameters are not called. Other state of layers changes as in a plain run. Layers whose memory
+// is not deterministic are measured as they happen to run.
+//
+// Throws UsageError if there is no layer, `repetitions` is below 1, or a layer writes to the
+// sample. Errors of layers pass through. The meter counts all threads: no other thread should
+// allocate meanwhile.
+//
+// This form takes functions and the tensors that they use: `parameters`, whose gradients backward
+// makes, and `buffers`, which are restored afterwards.
 Chain profile_chain(const std::vector<TensorFunction>& functions, const at::Tensor& sample,
                     const std::vector<at::Tensor>& parameters = {},
                     const std::vector<at::Tensor>& buffers = {},
                     const ProfileOptions& options = {});
 
-// torch::nn::Sequential or a list of modules, whose class names are the stages' names.
+// The same for torch::nn::Sequential or a list of modules. Their class names become the stages'
+// names.
 template <detail::IsLayers Model>
 Chain profile_chain(const Model& model, const at::Tensor& sample,
                     const ProfileOptions& options = {}) {

@@ -1,13 +1,11 @@
-// Time with its unit in the type, and the one clock that durations are measured with.
+// The one clock that durations are measured with.
 #pragma once
+
+#include <reprise/bytes.h>
 
 #include <chrono>
 
 namespace reprise {
-
-// A duration in seconds; `.count()` is the plain number, and every std::chrono duration converts to
-// it.
-using Seconds = std::chrono::duration<double>;
 
 // Runs from its construction on. The clock is steady: setting the system's time does not disturb
 // it.

@@ -127,7 +127,7 @@ void Account::add_peak(Estimate& estimate) const {
 
 void Account::add_costs(Estimate& estimate) const {
   for (const Timeline::Call& call : timeline_.calls()) {
-    const std::chrono::duration<double> seconds(call.seconds);
+    const Seconds seconds(call.seconds);
     estimate.seconds += seconds;
     estimate.flops += call.flops;
     if (call.phase == Phase::kForward) estimate.forward_seconds += seconds;

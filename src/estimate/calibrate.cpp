@@ -68,7 +68,7 @@ Seconds time_of_a_call(Seconds time) {
 
 }  // namespace
 
-Machine calibrate(std::chrono::duration<double> time) {
+Machine calibrate(Seconds time) {
   estimate::check_not_on_meta("calibrate()");
   if (!(time.count() > 0 && std::isfinite(time.count()))) {
     throw UsageError("calibrate(): the time is " + std::to_string(time.count()) +

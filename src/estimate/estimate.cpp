@@ -103,16 +103,16 @@ void run_step(const std::function<at::Tensor()>& loss, const std::shared_ptr<Ste
 
 }  // namespace
 
-struct MetaTensors::Impl {
+struct MetaTensorsScope::Impl {
   libtorch::OperatorInterceptorScope scope{std::make_shared<libtorch::OnMeta>(),
                                            libtorch::Reach::kBackwardAsWell};
 };
 
-MetaTensors::MetaTensors() {
+MetaTensorsScope::MetaTensorsScope() {
   libtorch::ensure_shape_functions();
   impl_ = std::make_unique<Impl>();
 }
-MetaTensors::~MetaTensors() = default;
+MetaTensorsScope::~MetaTensorsScope() = default;
 
 Estimate estimate_step(torch::nn::Module& module, const std::function<at::Tensor()>& loss,
                        const EstimateOptions& options) {

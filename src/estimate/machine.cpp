@@ -36,9 +36,7 @@ constexpr MachineRate kOverheadRate = {
     0,
     1,
     [](const Machine& machine) { return machine.overhead.count(); },
-    [](Machine& machine, double value) {
-      machine.overhead = std::chrono::duration<double>(value);
-    }};
+    [](Machine& machine, double value) { machine.overhead = Seconds(value); }};
 
 }  // namespace
 
@@ -61,11 +59,9 @@ void check_rates(const Machine& machine, const char* caller) {
 
 }  // namespace estimate
 
-std::chrono::duration<double> Machine::seconds(double flops_done, double bytes_moved,
-                                               bool is_low_precision) const {
+Seconds Machine::seconds(double flops_done, double bytes_moved, bool is_low_precision) const {
   const double rate = is_low_precision ? low_precision_flops : flops;
-  return overhead +
-         std::chrono::duration<double>(std::max(flops_done / rate, bytes_moved / bandwidth));
+  return overhead + Seconds(std::max(flops_done / rate, bytes_moved / bandwidth));
 }
 
 Machine Machine::parse(std::string_view text, const std::string& origin) {

@@ -61,7 +61,7 @@ void check_loss(const at::Tensor& loss) {
 void check_not_on_meta(const char* what) {
   if (!libtorch::is_on_meta()) return;
   throw UsageError(std::string(what) +
-                   ": it was called inside of an estimate's function or of MetaTensors, where "
+                   ": it was called inside of an estimate's function or of MetaTensorsScope, where "
                    "tensors have no memory already; call it outside, before or after");
 }
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "estimate/account.h"
+#include "plan/trace/step_trace_access.h"
 #include "plan/trace/trace_builder.h"
 
 namespace reprise::estimate {

@@ -9,7 +9,7 @@ namespace reprise::influence {
 
 Decision averaged(const std::vector<double>& before, const std::vector<double>& scores,
                   const PgacOptions& options) {
-  const bool from_zero = options.literal || options.start == PgacOptions::Start::kZero;
+  const bool from_zero = options.follow_pseudocode || options.start == PgacOptions::Start::kZero;
   Decision decision{before, {}};
   for (std::size_t i = 0; i < scores.size(); ++i) {
     double& average = decision.averages[i];
@@ -22,7 +22,7 @@ Decision averaged(const std::vector<double>& before, const std::vector<double>& 
     average = options.alpha * last + (1 - options.alpha) * scores[i];
   }
   decision.considered = decision.averages;
-  if (options.literal && !before.empty()) {
+  if (options.follow_pseudocode && !before.empty()) {
     decision.considered = before;
     decision.considered.back() = decision.averages.back();
   }

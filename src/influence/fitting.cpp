@@ -62,7 +62,7 @@ Preference Fitting::preference(PgacRanking ranking, const std::vector<double>& a
 }
 
 Fitted Fitting::cost_of(const plan::KeepMask& mask) const {
-  const ScheduleCost cost = check(chain_, plan::masked_schedule(chain_, mask));
+  const ScheduleCost cost = evaluate(chain_, plan::masked_schedule(chain_, mask));
   return {plan::as_run(mask), cost.peak, cost.time, cost.recompute};
 }
 

@@ -15,7 +15,7 @@ namespace reprise::influence {
 struct Fitted {
   plan::KeepMask mask;  // as it is run
   Bytes peak;
-  std::chrono::duration<double> time{}, recompute{};
+  Seconds time{}, recompute{};
   bool by_search = false;
 };
 

@@ -29,7 +29,7 @@ namespace {
 constexpr std::int64_t kStepsRemembered = 64;
 
 void check(const InfluenceWeightsOptions& options) {
-  constexpr double kLeastSmallest = 1e-6;
+  constexpr double kLeastMinWeight = 1e-6;
   const auto refuse = [](const char* what, const auto& value, const char* bounds) {
     std::ostringstream text;
     text << "influence_weights(): " << what << " is " << value << "; it must be " << bounds;
@@ -38,8 +38,9 @@ void check(const InfluenceWeightsOptions& options) {
   if (!(options.alpha >= 0 && options.alpha < 1)) {
     refuse("alpha", options.alpha, "at least 0, which keeps the last score alone, and below 1");
   }
-  if (!(options.smallest >= kLeastSmallest && options.smallest <= 1)) {
-    refuse("smallest", options.smallest, "from 1e-6 to 1: the least weight, where the mean is 1");
+  if (!(options.min_weight >= kLeastMinWeight && options.min_weight <= 1)) {
+    refuse("min_weight", options.min_weight,
+           "from 1e-6 to 1: the least weight, where the mean is 1");
   }
   if (options.stride < 1) {
     refuse("stride", options.stride, "at least 1, at which every element is looked at");
@@ -70,7 +71,7 @@ class Averages {
     if (is_new) by_number_[known.number = next_++] = found;
     known.last_step = steps_;
     const bool is_known = known.average && mean_ > 0;
-    return {known.number, is_known ? std::max(*known.average / mean_, options_.smallest) : 1};
+    return {known.number, is_known ? std::max(*known.average / mean_, options_.min_weight) : 1};
   }
 
   void take(const std::vector<InfluenceScore>& scores) {

@@ -72,7 +72,7 @@ struct Compared {
 class AuditedRun::Reading {
  public:
   explicit Reading(const AuditSettings& settings)
-      : store_(settings.store), minimum_(settings.minimum) {}
+      : store_(settings.store), min_bytes_(settings.min_bytes) {}
 
   // Values on the memory of these are read as they are.
   void leave_out(const std::vector<at::Tensor>& parameters) {
@@ -85,12 +85,12 @@ class AuditedRun::Reading {
     const Compression route = route_;
     if (route == Compression::kExact) return value;
     const bool is_small = Store::cannot_park(value) != nullptr ||
-                          static_cast<std::int64_t>(value.storage().nbytes()) < minimum_.count;
+                          static_cast<std::int64_t>(value.storage().nbytes()) < min_bytes_.count;
     if (is_small || !store_->takes(value.device())) return value;
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto* const memory = value.storage().unsafeGetStorageImpl();
     if (known_.contains(memory)) return value;
-    CompressedAs became;
+    CompressionResult became;
     at::Tensor read = store_->park_as(value, route, &became)->load();
     // What a layer saves twice it parks once.
     if (seen_.insert(memory).second) log_->add(became);
@@ -107,7 +107,7 @@ class AuditedRun::Reading {
 
  private:
   const std::shared_ptr<CompressedStore> store_;
-  const Bytes minimum_;
+  const Bytes min_bytes_;
   std::atomic<Compression> route_ = Compression::kExact;
   std::mutex mutex_;
   std::unordered_set<const c10::StorageImpl*> known_, seen_;
@@ -184,7 +184,7 @@ class AuditedRun::Again {
     input.set_requires_grad(has_gradient_);
     const std::uint64_t since = libtorch::place_in_graph();
     {
-      const SavedTensorHooks scope(
+      const SavedTensorHooksScope scope(
           [](const at::Tensor& value) { return value; },
           [reading](const at::Tensor& value) { return reading->read(value); });
       // A layer may return its input.

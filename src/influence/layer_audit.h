@@ -23,7 +23,7 @@ namespace reprise::influence {
 
 struct AuditSettings {
   std::shared_ptr<CompressedStore> store;  // makes the noise
-  Bytes minimum;                           // of values that get any
+  Bytes min_bytes;                         // of values that get any
   Routes routes;                           // of the lossy step
 };
 

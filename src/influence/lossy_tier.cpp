@@ -44,7 +44,7 @@ void LossyTier::keep_all(std::size_t layers) {
 
 void LossyTier::choose(const std::vector<bool>& keep, const std::vector<double>& averages,
                        double threshold) {
-  known_.wanted = routes_of(keep, averages, options_.far * threshold);
+  known_.wanted = routes_of(keep, averages, options_.int4_threshold * threshold);
   limit_sensitivities();
   known_.chosen = known_.off.empty() ? tightened(known_.wanted, known_.layers,
                                                  options_.gradient_error / std::sqrt(kRoom))
@@ -150,8 +150,8 @@ class LossyTier::LossyRunner final : public KeptRunner {
                                  : std::make_shared<ParkedLog>();
     at::Tensor result;
     {
-      const Offload scope(std::make_shared<RoutedStore>(tier_.store_, route, log),
-                          tier_.options_.minimum);
+      const OffloadScope scope(std::make_shared<RoutedStore>(tier_.store_, route, log),
+                               tier_.options_.min_bytes);
       watch();
       result = call(input);
     }
@@ -248,7 +248,8 @@ at::Tensor LossyTier::run(Plan plan, const detail::Layers& layers,
       plan == Plan::kInspect
           ? nullptr
           : std::make_shared<AuditedRun>(
-                AuditSettings{.store = store_, .minimum = options_.minimum, .routes = step_.routes},
+                AuditSettings{
+                    .store = store_, .min_bytes = options_.min_bytes, .routes = step_.routes},
                 step_.findings);
   AuditRunner runner(audited, step_.findings, step_.is_test && may_change ? &regimes_ : nullptr);
   at::Tensor result = run_masked(layers, found, all, input, meter, &runner);
@@ -284,8 +285,9 @@ std::shared_ptr<void> LossyTier::scope_to_measure(Compression route,
                                                   std::shared_ptr<ParkedLog> log) const {
   if (route == Compression::kExact) return nullptr;
   // Into a store of its own, so that measuring draws nothing.
-  return std::make_shared<Offload>(
-      std::make_shared<RoutedStore>(store_for(options_), route, std::move(log)), options_.minimum);
+  return std::make_shared<OffloadScope>(
+      std::make_shared<RoutedStore>(store_for(options_), route, std::move(log)),
+      options_.min_bytes);
 }
 
 void LossyTier::learn(std::size_t layer, const ParkedLog::Sums& parked) {

@@ -34,7 +34,7 @@ Pgac::Impl::Impl(const PgacOptions& given)
 void Pgac::Impl::find_layers(std::vector<PgacLayer> layers, std::int64_t model_layers) {
   found = std::move(layers);
   layers_of_model = model_layers;
-  averages.assign(found.size(), options.literal ? 0 : kUnknown);
+  averages.assign(found.size(), options.follow_pseudocode ? 0 : kUnknown);
   decided = averages;
   wanted.assign(found.size(), true);
   if (lossy) lossy->keep_all(found.size());
@@ -155,8 +155,8 @@ const influence::Fitted& Pgac::Impl::fitted(Shape& shape) {
 
 influence::Fitted Pgac::Impl::decided_fit(const influence::Fitting& fitting) const {
   const influence::Preference preference = fitting.preference(options.ranking, decided);
-  if (options.searches && !is_set) return fitting.search(preference.losses, *options.budget);
-  return fitting.fit(wanted, preference, options.budget, options.fills_budget);
+  if (options.exact_search && !is_set) return fitting.search(preference.losses, *options.budget);
+  return fitting.fit(wanted, preference, options.budget, options.fill_budget);
 }
 
 influence::RoutedFit Pgac::Impl::routed(const Shape& shape) const {

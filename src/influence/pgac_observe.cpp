@@ -41,7 +41,7 @@ void Pgac::Impl::learn_gamma(double fraction, double quantile,
   const double plain = (fitting.chain().forward() + fitting.chain().backward()).count();
   gamma.learn(fraction, [&](double factor) {
     const auto mask = influence::mask_of(combined, factor * quantile, wanted, options.hysteresis);
-    return fitting.fit(mask, preference, options.budget, options.fills_budget).time.count() / plain;
+    return fitting.fit(mask, preference, options.budget, options.fill_budget).time.count() / plain;
   });
 }
 
@@ -92,7 +92,7 @@ void Pgac::Impl::observe(std::int64_t step) {
   averages = next.averages;
   if (options.combine) {
     combine(next.averages);
-    if (options.literal) {
+    if (options.follow_pseudocode) {
       combine(next.considered);
     } else {
       next.considered = next.averages;
@@ -123,7 +123,7 @@ bool Pgac::Impl::decide(double quantile, const std::vector<double>& combined) {
   std::vector<bool> mask =
       influence::mask_of(combined, report.threshold, wanted, options.hysteresis);
   // What a search comes to may be new whenever averages are.
-  if (mask != wanted || options.searches) since_change = 0;
+  if (mask != wanted || options.exact_search) since_change = 0;
   wanted = std::move(mask);
   decided = combined;
   is_set = false;

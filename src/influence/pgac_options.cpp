@@ -43,13 +43,13 @@ void check_gamma(const PgacOptions& options) {
 void check_search(const PgacOptions& options) {
   if (!options.budget) {
     throw UsageError(
-        "Pgac: searches is set, but there is no budget that masks would fit; give one");
+        "Pgac: exact_search is set, but there is no budget that masks would fit; give one");
   }
   const auto refuse = [](const char* other, const char* why) {
-    throw UsageError(std::string("Pgac: searches and ") + other + " are both set, but " + why +
+    throw UsageError(std::string("Pgac: exact_search and ") + other + " are both set, but " + why +
                      "; leave out one of the two");
   };
-  if (options.fills_budget) refuse("fills_budget", "a search leaves no room to be filled");
+  if (options.fill_budget) refuse("fill_budget", "a search leaves no room to be filled");
   if (options.hysteresis > 0) refuse("hysteresis", "with a search no threshold decides");
   if (options.gamma.kind == GammaSchedule::Kind::kLearned) {
     refuse("a learned gamma", "with a search no threshold decides");
@@ -61,8 +61,9 @@ void check_lossy(const PgacOptions& options) {
   const LossyOptions& lossy = *options.lossy;
   expect(std::isfinite(lossy.gradient_error) && lossy.gradient_error > 0, "lossy.gradient_error",
          lossy.gradient_error, "above 0");
-  expect(lossy.far >= 0 && lossy.far <= 1, "lossy.far", lossy.far, "from 0 to 1");
-  expect(lossy.minimum.count >= 0, "lossy.minimum", lossy.minimum.count, "at least 0 bytes");
+  expect(lossy.int4_threshold >= 0 && lossy.int4_threshold <= 1, "lossy.int4_threshold",
+         lossy.int4_threshold, "from 0 to 1");
+  expect(lossy.min_bytes.count >= 0, "lossy.min_bytes", lossy.min_bytes.count, "at least 0 bytes");
   const std::string least = std::to_string(BlockCode::kLeastBlock);
   expect(BlockCode::may_have_blocks_of(lossy.block), "lossy.block", lossy.block,
          "a multiple of " + least + " from " + least + " to " +
@@ -75,9 +76,9 @@ void check_lossy(const PgacOptions& options) {
         "Pgac: gamma is learned from the seconds of running layers again, and with the lossy tier "
         "layers below the threshold are not run again; give another schedule, or no lossy tier");
   }
-  if (options.fills_budget) {
+  if (options.fill_budget) {
     throw UsageError(
-        "Pgac: fills_budget keeps layers that the threshold discards, and with the lossy tier it "
+        "Pgac: fill_budget keeps layers that the threshold discards, and with the lossy tier it "
         "discards none; leave out one of the two");
   }
 }
@@ -96,10 +97,10 @@ void influence::check_options(const PgacOptions& options) {
   expect(options.stride >= 1, "stride", options.stride, "at least 1");
   if (options.budget)
     expect(options.budget->count > 0, "budget", options.budget->count, "above 0 bytes");
-  if (options.fills_budget && !options.budget) {
-    throw UsageError("Pgac: fills_budget is set, but there is no budget to fill; give one");
+  if (options.fill_budget && !options.budget) {
+    throw UsageError("Pgac: fill_budget is set, but there is no budget to fill; give one");
   }
-  if (options.searches) check_search(options);
+  if (options.exact_search) check_search(options);
   const bool goes_by_cost =
       options.ranking == PgacRanking::kCost || options.ranking == PgacRanking::kInfluenceTimesCost;
   if (goes_by_cost && !options.budget) {

@@ -44,10 +44,10 @@ nlohmann::ordered_json options_json(const PgacOptions& options) {
       {"gamma", std::string(kSchedules[static_cast<int>(gamma.kind)]) + " from " +
                     text(gamma.first) + " to " + text(gamma.last)},
       {"start", options.start == PgacOptions::Start::kZero ? "zero" : "first score"},
-      {"literal", text(options.literal)},
+      {"follow_pseudocode", text(options.follow_pseudocode)},
       {"ranking", kRankings[static_cast<int>(options.ranking)]},
-      {"fills_budget", text(options.fills_budget)},
-      {"searches", text(options.searches)},
+      {"fill_budget", text(options.fill_budget)},
+      {"exact_search", text(options.exact_search)},
       {"hysteresis", text(options.hysteresis)},
       {"steps_between_changes", text(options.steps_between_changes)},
       {"stride", text(options.stride)},
@@ -56,8 +56,8 @@ nlohmann::ordered_json options_json(const PgacOptions& options) {
   if (!options.lossy) return json;
   const LossyOptions& lossy = *options.lossy;
   json["lossy.gradient_error"] = text(lossy.gradient_error);
-  json["lossy.far"] = text(lossy.far);
-  json["lossy.minimum"] = text(lossy.minimum.count);
+  json["lossy.int4_threshold"] = text(lossy.int4_threshold);
+  json["lossy.min_bytes"] = text(lossy.min_bytes.count);
   json["lossy.block"] = text(lossy.block);
   json["lossy.seed"] = text(lossy.seed);
   json["lossy.audit_every"] = text(lossy.audit_every);

@@ -28,7 +28,7 @@ Fitting fitting_of(const RoutedChains& chains, const Routes& routes) {
 bool all_fit(const RoutedChains& chains, const Routes& routes, Bytes budget) {
   const plan::KeepMask all(routes.size(), true);
   const Chain chain = routed(chains, routes);
-  return check(chain, plan::masked_schedule(chain, all)).peak <= budget;
+  return evaluate(chain, plan::masked_schedule(chain, all)).peak <= budget;
 }
 
 // Fewer bits for those of least rank, from one step to the next.
@@ -73,7 +73,7 @@ Bytes audit_peak_of(Chain chain) {
     builder.keep({i, i + 1});
     builder.backward({i, i + 1});
   }
-  return check(chain, builder.take(chain)).peak + Bytes(2 * gradients);
+  return evaluate(chain, builder.take(chain)).peak + Bytes(2 * gradients);
 }
 
 }  // namespace

@@ -34,7 +34,7 @@ class ParkedLog {
   explicit ParkedLog(double most = std::numeric_limits<double>::infinity()) : most_(most) {}
 
   // False, and nothing is noted, if the noise would be too much.
-  bool add(const CompressedAs& became) {
+  bool add(const CompressionResult& became) {
     const std::lock_guard<std::mutex> lock(mutex_);
     const Compression route = route_of(became.form);
     const double noise =
@@ -49,7 +49,7 @@ class ParkedLog {
     return true;
   }
   // What was refused, as it was kept instead.
-  void add_kept(const CompressedAs& kept, double spread) {
+  void add_kept(const CompressionResult& kept, double spread) {
     const std::lock_guard<std::mutex> lock(mutex_);
     sums_.before += kept.before;
     sums_.after += kept.after;
@@ -80,11 +80,11 @@ class RoutedStore final : public Store {
 
  protected:
   std::unique_ptr<ParkedTensor> park_flat(const at::Tensor& flat) override {
-    CompressedAs became;
+    CompressionResult became;
     auto parked = store_->park_as(flat, route_, &became);
     if (log_->add(became)) return parked;
     parked.reset();
-    CompressedAs kept;
+    CompressionResult kept;
     parked = store_->park_as(flat, Compression::kExact, &kept);
     log_->add_kept(kept, became.spread);
     return parked;

@@ -32,7 +32,7 @@ Compression route_of(CompressedForm form) {
       return Compression::kInt8;
     case CompressedForm::kInt4:
       return Compression::kInt4;
-    case CompressedForm::kAsItIs:
+    case CompressedForm::kUncompressed:
     case CompressedForm::kMask:
     case CompressedForm::kSparse:
       break;

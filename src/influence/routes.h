@@ -15,7 +15,7 @@ using Routes = std::vector<Compression>;
 struct LayerNoise {
   static constexpr double kUnknown = -1;
 
-  // CompressedAs::spread, summed over the values that it parks; kUnknown before it has parked any.
+  // CompressionResult::spread, summed over the values that it parks; kUnknown before the first.
   double spread = kUnknown;
   double values = 1;  // how many these are
   // The most that noise of n in its values adds to the square of the relative error of the step's

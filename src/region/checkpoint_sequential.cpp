@@ -73,7 +73,7 @@ at::Tensor run(const std::shared_ptr<const Scheduled>& scheduled, const Nests& n
       tensor = checkpoint(scheduled->options, Again(scheduled, nest.again), std::move(tensor));
       continue;
     }
-    std::optional<Offload> scope;
+    std::optional<OffloadScope> scope;
     if (keeps && nest.is_offloaded) scope.emplace(scheduled->store, Bytes(0));
     tensor = scheduled->stages[static_cast<std::size_t>(nest.stage)](std::move(tensor));
   }

@@ -214,7 +214,7 @@ class Profiler {
     };
     at::Tensor output;
     {
-      const SavedTensorHooks hooks(note, [](const at::Tensor& tensor) { return tensor; });
+      const SavedTensorHooksScope hooks(note, [](const at::Tensor& tensor) { return tensor; });
       output = call(group, input);
     }
     const auto is_saved = [&saved](const at::Tensor& tensor) {

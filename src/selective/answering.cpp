@@ -206,7 +206,7 @@ void Answering::call_function(detail::FunctionCall& call) {
   if (answer.kind != Answer::Kind::kResults) {
     const libtorch::WithoutInterceptor inside(*this);
     if (answer.kind == Answer::Kind::kRun) return detail::call_function(call);
-    const NoSavedTensorHooks unmanaged;
+    const NoSavedTensorHooksScope unmanaged;
     return detail::call_function(call);
   }
   set_generators(answer.drawn);

@@ -258,13 +258,13 @@ void Caching::call_function(detail::FunctionCall& call) {
   if (policy == CheckpointPolicy::kMustCpuOffload) {
     throw UsageError("selective checkpoint: the policy says kMustCpuOffload of " + call.name +
                      ", a custom autograd function, whose saved tensors stay with its node; answer "
-                     "kMustSave, or put an Offload scope into its forward()");
+                     "kMustSave, or put an OffloadScope into its forward()");
   }
   const libtorch::WithoutInterceptor inside(*this);
   if (recomputes(policy)) return detail::call_function(call);
   auto entry = std::make_unique<KeptCall>();
   const auto effects = FunctionEffects::of([&] {
-    const NoSavedTensorHooks unmanaged;
+    const NoSavedTensorHooksScope unmanaged;
     detail::call_function(call);
   });
   entry->position = begun.position;

@@ -52,7 +52,7 @@ class CodedStore final : public CompressedStore {
       : options_(checked_compression(options)) {}
 
   std::unique_ptr<ParkedTensor> park_as(const at::Tensor& tensor, Compression compression,
-                                        CompressedAs* became) override;
+                                        CompressionResult* became) override;
   bool exact() const override { return options_.compression == Compression::kExact; }
   bool takes(c10::Device device) const override { return device.is_cpu(); }
   std::string name() const override {
@@ -76,7 +76,7 @@ class CodedStore final : public CompressedStore {
   };
 
   std::unique_ptr<ParkedTensor> park_flat_as(const at::Tensor& flat, Compression compression,
-                                             CompressedAs* became);
+                                             CompressionResult* became);
 
   const CompressedStoreOptions options_;
   std::atomic<std::uint64_t> next_stream_ = 0;
@@ -105,7 +105,7 @@ class CodedStore::Parked final : public ParkedTensor {
   Bytes bytes() const override { return bytes_; }
 
  private:
-  bool moved() const { return value_.form != CompressedForm::kAsItIs; }
+  bool moved() const { return value_.form != CompressedForm::kUncompressed; }
 
   CodedStore& store_;
   const Bytes bytes_;
@@ -119,7 +119,7 @@ CompressedTotals CodedStore::totals(CompressedForm form) const {
 
 std::unique_ptr<ParkedTensor> CodedStore::park_flat_as(const at::Tensor& flat,
                                                        Compression compression,
-                                                       CompressedAs* became) {
+                                                       CompressionResult* became) {
   const std::uint64_t stream = substream(mixed(options_.seed), next_stream_++);
   store::CompressedValue value = store::compress(flat, compression, options_.block, stream);
   if (became != nullptr) {
@@ -132,7 +132,7 @@ std::unique_ptr<ParkedTensor> CodedStore::park_flat_as(const at::Tensor& flat,
 }
 
 std::unique_ptr<ParkedTensor> CodedStore::park_as(const at::Tensor& tensor, Compression compression,
-                                                  CompressedAs* became) {
+                                                  CompressionResult* became) {
   check_compression(compression, "CompressedStore::park_as(): the compression");
   if (compression > options_.compression) {
     throw UsageError(name() + ": a tensor cannot be parked as " + described(compression) +

@@ -177,7 +177,7 @@ void each_blocks(const BlockCode& code, F&& f) {
 
 // A lossy form and what it takes; no bytes where there is none.
 struct Lossy {
-  CompressedForm form = CompressedForm::kAsItIs;
+  CompressedForm form = CompressedForm::kUncompressed;
   FloatType type = FloatType::kFloat;
   std::int64_t bytes = 0;
 };
@@ -263,7 +263,7 @@ CompressedValue compress(const at::Tensor& flat, Compression compression, std::i
 }
 
 at::Tensor decompress(const CompressedValue& value) {
-  if (value.form == CompressedForm::kAsItIs) return value.memory;
+  if (value.form == CompressedForm::kUncompressed) return value.memory;
   at::Tensor flat = at::empty({value.elements}, value.dtype);
   auto* const data = static_cast<std::uint8_t*>(flat.mutable_data_ptr());
   const int width = static_cast<int>(flat.itemsize());

@@ -11,7 +11,7 @@
 namespace reprise::store {
 
 struct CompressedValue {
-  CompressedForm form = CompressedForm::kAsItIs;
+  CompressedForm form = CompressedForm::kUncompressed;
   at::Tensor memory;  // the tensor itself, or the bytes of the form
   at::ScalarType dtype = at::kFloat;
   std::int64_t elements = 0;
@@ -27,7 +27,7 @@ CompressedValue compress(const at::Tensor& flat, Compression compression, std::i
 at::Tensor decompress(const CompressedValue& value);
 
 constexpr bool is_lossy(CompressedForm form) { return form >= CompressedForm::kBfloat16; }
-// CompressedAs::spread, of a flat tensor of floating-point numbers.
+// CompressionResult::spread, of a flat tensor of floating-point numbers.
 double spread(const at::Tensor& flat, std::int64_t block);
 
 }  // namespace reprise::store

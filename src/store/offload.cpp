@@ -59,9 +59,9 @@ class OffloadHooks final : public SavedVariableHooks, public Recycled<OffloadHoo
     origin_ = libtorch::WeakNode(tensor);
     version_ = libtorch::SavedVersion(tensor);
     counter_ = tensor.unsafeGetTensorImpl()->version_counter();
-    const std::int64_t minimum = ledger_.options().minimum.count;
+    const std::int64_t min_bytes = ledger_.options().min_bytes.count;
     if (Store::cannot_park(tensor) != nullptr ||
-        static_cast<std::int64_t>(tensor.storage().nbytes()) < minimum ||
+        static_cast<std::int64_t>(tensor.storage().nbytes()) < min_bytes ||
         !ledger_.store().takes(tensor.device()) || libtorch::is_parameter(tensor) ||
         libtorch::is_writing_to(tensor)) {
       place_ = Kept{libtorch::without_history(tensor)};
@@ -72,7 +72,7 @@ class OffloadHooks final : public SavedVariableHooks, public Recycled<OffloadHoo
     sizes_ = tensor.sizes();
     strides_ = tensor.strides();
     offset_ = tensor.storage_offset();
-    park(tensor, minimum);
+    park(tensor, min_bytes);
   }
 
   at::Tensor call_unpack_hook() override {
@@ -84,14 +84,14 @@ class OffloadHooks final : public SavedVariableHooks, public Recycled<OffloadHoo
   }
 
  private:
-  void park(const at::Tensor& tensor, std::int64_t minimum) {
+  void park(const at::Tensor& tensor, std::int64_t min_bytes) {
     const FlatForm form(tensor);
     const std::int64_t bytes = form.length() * static_cast<std::int64_t>(dtype_.itemsize());
     if (bytes * kWholeFrom >= static_cast<std::int64_t>(tensor.storage().nbytes())) {
       place_.emplace<OnStorage>(ledger_.park_storage(tensor));
     } else if (auto memory = ledger_.find_storage(tensor)) {
       place_.emplace<OnStorage>(std::move(memory));
-    } else if (form.length() > 0 && bytes >= minimum) {
+    } else if (form.length() > 0 && bytes >= min_bytes) {
       place_.emplace<Part>(ledger_.park_part(tensor, form.flatten(tensor)), form);
     } else if (form.length() > 0) {
       const at::Tensor flat = form.flatten(tensor);
@@ -147,7 +147,7 @@ class OffloadProvider final : public libtorch::HookProvider {
 
 void require_not_negative(Bytes bytes, const char* option) {
   if (bytes.count >= 0) return;
-  throw UsageError(std::string("Offload: ") + option + " is " + to_string(bytes) +
+  throw UsageError(std::string("OffloadScope: ") + option + " is " + to_string(bytes) +
                    "; it must be zero or more");
 }
 
@@ -160,9 +160,9 @@ struct Unconcerned final : libtorch::EffectObserver {
 std::shared_ptr<libtorch::ThreadState> state_with(std::shared_ptr<Store> store,
                                                   const OffloadOptions& options) {
   if (store == nullptr) {
-    throw UsageError("Offload: the store is null; pass memory_store() to offload nothing");
+    throw UsageError("OffloadScope: the store is null; pass memory_store() to offload nothing");
   }
-  require_not_negative(options.minimum, "minimum");
+  require_not_negative(options.min_bytes, "min_bytes");
   require_not_negative(options.hold, "hold");
   libtorch::ensure_engine_front();
   auto state = libtorch::copy_of_current_state();
@@ -172,7 +172,7 @@ std::shared_ptr<libtorch::ThreadState> state_with(std::shared_ptr<Store> store,
 
 }  // namespace
 
-class Offload::Impl {
+class OffloadScope::Impl {
  public:
   Impl(std::shared_ptr<Store> store, const OffloadOptions& options)
       : Impl(state_with(std::move(store), options)) {}
@@ -185,10 +185,10 @@ class Offload::Impl {
   libtorch::ThreadStateScope scope_;
 };
 
-Offload::Offload(std::shared_ptr<Store> store, const OffloadOptions& options)
+OffloadScope::OffloadScope(std::shared_ptr<Store> store, const OffloadOptions& options)
     : impl_(std::make_unique<Impl>(std::move(store), options)) {}
-Offload::Offload(std::shared_ptr<Store> store, Bytes minimum)
-    : Offload(std::move(store), OffloadOptions{.minimum = minimum}) {}
-Offload::~Offload() = default;
+OffloadScope::OffloadScope(std::shared_ptr<Store> store, Bytes min_bytes)
+    : OffloadScope(std::move(store), OffloadOptions{.min_bytes = min_bytes}) {}
+OffloadScope::~OffloadScope() = default;
 
 }  // namespace reprise

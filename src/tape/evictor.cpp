@@ -164,7 +164,7 @@ void Tape::drop(Value& value) {
   }
   // Gone, where the bits found no room.
   if (parks && memory) {
-    value.parked = parking_->park(std::exchange(memory, {}), value.size, report.transfer_seconds);
+    value.parked = parking_->park(std::exchange(memory, {}), value.size, report.transfer_time);
   }
   if (value.parked != nullptr) {
     ++report.parked;

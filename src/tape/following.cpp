@@ -67,7 +67,7 @@ void Tape::number(Value& value) {
 }
 
 bool Tape::is_told(const Value& value) const {
-  return (value.producer != nullptr || value.stays_told) && value.size >= options_.smallest.count;
+  return (value.producer != nullptr || value.stays_told) && value.size >= options_.min_bytes.count;
 }
 
 bool Tape::reads_told(std::span<Value* const> read) const {

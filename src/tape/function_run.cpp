@@ -96,7 +96,7 @@ bool Tape::add_function_result(Producer& producer, const at::Tensor& tensor, std
   }
   Value& value = value_of(tensor);
   if (!is_droppable(*value.cell) || value.producer != nullptr ||
-      value.size < options_.smallest.count) {
+      value.size < options_.min_bytes.count) {
     return false;
   }
   value.defined = libtorch::leading_bytes(tensor);

@@ -12,9 +12,47 @@
 
 #include "core/clock.h"
 #include "plan/step/hindsight.h"
-#include "tape/learned_plan.h"
 
-namespace reprise::tape {
+namespace reprise {
+
+struct LearnedPlan::Impl {
+  plan::PlannedStep step;
+};
+
+LearnedPlan detail::LearnedPlanAccess::plan_of(plan::PlannedStep step) {
+  return LearnedPlan(std::make_shared<LearnedPlan::Impl>(std::move(step)));
+}
+
+const std::shared_ptr<const plan::StepScript>& detail::LearnedPlanAccess::script_of(
+    const LearnedPlan& plan) {
+  return plan.impl_->step.script;
+}
+
+LearnedPlan LearnedPlan::read(const std::filesystem::path& file) {
+  return detail::LearnedPlanAccess::plan_of(plan::read_planned_step(file));
+}
+
+LearnedPlan LearnedPlan::parse(std::string_view json, const std::string& origin) {
+  return detail::LearnedPlanAccess::plan_of(plan::parse_planned_step(json, origin));
+}
+
+std::string LearnedPlan::json() const { return plan::json_of(impl_->step); }
+
+void LearnedPlan::write(const std::filesystem::path& file) const {
+  plan::write_planned_step(impl_->step, file);
+}
+
+LearnedPlan::Figures LearnedPlan::figures() const {
+  return {impl_->step.limit, impl_->step.slowdown, impl_->step.bound};
+}
+
+std::uint64_t LearnedPlan::step() const { return impl_->step.script->hash(); }
+
+std::int64_t LearnedPlan::operators() const {
+  return static_cast<std::int64_t>(impl_->step.script->calls());
+}
+
+namespace tape {
 namespace {
 
 // Allocators round, and steps are not exactly alike.
@@ -30,7 +68,7 @@ void be_of_low_priority() {
 
 }  // namespace
 
-Learning::Learning(Bytes limit, std::chrono::duration<double> most) : limit_(limit), most_(most) {}
+Learning::Learning(Bytes limit, Seconds most) : limit_(limit), most_(most) {}
 
 Learning::~Learning() {
   {
@@ -122,9 +160,9 @@ std::optional<LearnedPlan> Learning::newest() const {
   return plans_.empty() ? std::nullopt : std::optional(plans_.back());
 }
 
-bool Learning::wait(std::chrono::duration<double> most) {
+bool Learning::wait(Seconds most) {
   std::unique_lock lock(mutex_);
-  constexpr std::chrono::duration<double> kYear{365. * 24 * 3600};
+  constexpr Seconds kYear{365. * 24 * 3600};
   return changed_.wait_for(lock, std::min(most, kYear),
                            [this] { return !is_planning_ && !to_plan_; });
 }
@@ -190,4 +228,5 @@ void Learning::search_for(const plan::StepRecord& record) {
   }
 }
 
-}  // namespace reprise::tape
+}  // namespace tape
+}  // namespace reprise

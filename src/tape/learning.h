@@ -20,8 +20,19 @@
 #include <thread>
 #include <vector>
 
+#include "plan/step/planned_step.h"
 #include "plan/step/step_record.h"
 #include "plan/step/step_script.h"
+
+namespace reprise::detail {
+
+// The way from a LearnedPlan to the script that a step follows, and back.
+struct LearnedPlanAccess {
+  static LearnedPlan plan_of(plan::PlannedStep step);
+  static const std::shared_ptr<const plan::StepScript>& script_of(const LearnedPlan& plan);
+};
+
+}  // namespace reprise::detail
 
 namespace reprise::tape {
 
@@ -30,7 +41,7 @@ class Learning {
   using Script = std::shared_ptr<const plan::StepScript>;
 
   // Of steps in `limit`, planned for so long.
-  Learning(Bytes limit, std::chrono::duration<double> most);
+  Learning(Bytes limit, Seconds most);
   // Ends the planning.
   ~Learning();
   Learning(const Learning&) = delete;
@@ -60,7 +71,7 @@ class Learning {
   // The one that was followed, or made, last.
   std::optional<LearnedPlan> newest() const;
   // False if the time is over and it still plans.
-  bool wait(std::chrono::duration<double> most);
+  bool wait(Seconds most);
 
  private:
   static constexpr std::size_t kMostPlans = 8;
@@ -77,7 +88,7 @@ class Learning {
   bool is_ending() const;
 
   const Bytes limit_;
-  const std::chrono::duration<double> most_;
+  const Seconds most_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<LearnedPlan> plans_;  // the newest last

@@ -23,7 +23,7 @@ void LeastBytes::step_ended(Tape& tape) {
   found_.reset();
 }
 
-std::optional<Bytes> LeastBytes::find_soon(const plan::Heuristic& heuristic) {
+std::optional<Bytes> LeastBytes::find_soon(const plan::EvictionHeuristic& heuristic) {
   {
     const std::lock_guard lock(mutex_);
     if (step_ == nullptr || step_->calls.size() > kFewCalls) return found_;
@@ -31,7 +31,7 @@ std::optional<Bytes> LeastBytes::find_soon(const plan::Heuristic& heuristic) {
   return find(heuristic);
 }
 
-std::optional<Bytes> LeastBytes::find(const plan::Heuristic& heuristic) {
+std::optional<Bytes> LeastBytes::find(const plan::EvictionHeuristic& heuristic) {
   const std::lock_guard one_at_a_time(searching_);
   std::shared_ptr<const plan::OnlineStep> step;
   {

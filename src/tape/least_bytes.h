@@ -25,10 +25,10 @@ class LeastBytes {
   void step_ended(Tape& tape);
 
   // Of the step that was written down last; nothing where none was. On any thread.
-  std::optional<Bytes> find(const plan::Heuristic& heuristic);
+  std::optional<Bytes> find(const plan::EvictionHeuristic& heuristic);
   // The same for a step of few calls, and nothing for a longer one that was not searched before:
   // who asks has the lock, and other threads' allocations wait.
-  std::optional<Bytes> find_soon(const plan::Heuristic& heuristic);
+  std::optional<Bytes> find_soon(const plan::EvictionHeuristic& heuristic);
 
  private:
   static constexpr int kFirst = 2;

@@ -55,8 +55,8 @@ void MemoryBudget::use(const LearnedPlan& plan, OnOtherStep on_other) {
   }
   if (!tape::learns(budget_->options)) {
     throw UsageError(
-        "MemoryBudget: a plan is of no use to a budget whose options say learn = false or "
-        "paranoid = true; leave learn true and paranoid false");
+        "MemoryBudget: a plan is of no use to a budget whose options say plan_repeated_steps = false or "
+        "paranoid = true; leave plan_repeated_steps true and paranoid false");
   }
   budget_->learning.use(plan);
   const std::lock_guard<libtorch::LimitMutex> lock(libtorch::limit_mutex());
@@ -64,7 +64,7 @@ void MemoryBudget::use(const LearnedPlan& plan, OnOtherStep on_other) {
   if (on_other == OnOtherStep::kThrow) budget_->expected_step = plan;
 }
 
-bool MemoryBudget::wait_for_plan(std::chrono::duration<double> most) const {
+bool MemoryBudget::wait_for_plan(Seconds most) const {
   if (std::isnan(most.count())) {
     throw UsageError("MemoryBudget::wait_for_plan: the time is nan s; it must be a number");
   }

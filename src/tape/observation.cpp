@@ -79,7 +79,7 @@ void ObservedCall::tell(BudgetObserver& observer, const libtorch::OperatorCall& 
                      .arguments = {arguments_.data(), arguments_.size()},
                      .written = {changed.data(), changed.size()},
                      .results = {results.data(), results.size()},
-                     .seconds = of_the_clock(seconds),
+                     .time = Seconds(of_the_clock(seconds)),
                      .live = live_bytes(tape_.device())});
 }
 
@@ -102,7 +102,7 @@ void tell_restored(BudgetObserver& observer, const Tape& tape, const Value& valu
 void tell_replayed(BudgetObserver& observer, const Tape& tape, const Producer& producer,
                    double seconds) {
   const std::string name = producer.call.name();
-  observer.replayed({.name = name, .seconds = seconds, .live = live_bytes(tape.device())});
+  observer.replayed({.name = name, .time = Seconds(seconds), .live = live_bytes(tape.device())});
 }
 
 void tell_released(BudgetObserver& observer, const Cell& cell) {

@@ -90,7 +90,7 @@ bool Tape::pack_now(Value& value, c10::DataPtr& memory) {
     const auto bits = std::make_unique<std::uint8_t[]>(bytes);
     const auto kinds = pack_bits(memory.get(), elements, value.width, bits.get());
     const double seconds = watch.seconds();
-    report.pack_seconds += seconds;
+    report.pack_time += Seconds(seconds);
     if (!kinds) {
       auto& learnt = value.producer->call.form().learnt;
       learnt.two_kinds &= static_cast<std::uint8_t>(~value.kind_bit);
@@ -131,7 +131,7 @@ bool Tape::unpack(Value& value) {
   keep_bits(value, std::move(packed));
   ++report.unpacked;
   const double seconds = watch.seconds();
-  report.pack_seconds += seconds;
+  report.pack_time += Seconds(seconds);
   costs_.unpacked(value.size, seconds);
   give_bytes(value, std::move(storage));
   return true;

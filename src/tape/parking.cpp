@@ -89,13 +89,13 @@ void Parking::warn(const char* what, const char* why) {
 // Measures one, whatever it ends in, without the room that the store's own memory may need.
 class Parking::Transfer {
  public:
-  Transfer(Measured& measured, std::int64_t bytes, double& waited)
+  Transfer(Measured& measured, std::int64_t bytes, Seconds& waited)
       : measured_(measured), bytes_(bytes), waited_(waited) {}
   ~Transfer() {
     const double seconds = watch_.seconds();
     measured_.seconds += seconds;
     measured_.bytes += bytes_;
-    waited_ += seconds;
+    waited_ += Seconds(seconds);
   }
   Transfer(const Transfer&) = delete;
   Transfer& operator=(const Transfer&) = delete;
@@ -103,12 +103,12 @@ class Parking::Transfer {
  private:
   Measured& measured_;
   const std::int64_t bytes_;
-  double& waited_;
+  Seconds& waited_;
   const WorkWatch watch_;
 };
 
 std::unique_ptr<ParkedTensor> Parking::park(c10::DataPtr memory, std::int64_t bytes,
-                                            double& waited) {
+                                            Seconds& waited) {
   const Transfer transfer(out_, bytes, waited);
   // A store's own operators are none of the step's.
   const libtorch::BackendsOnly unseen;
@@ -122,7 +122,7 @@ std::unique_ptr<ParkedTensor> Parking::park(c10::DataPtr memory, std::int64_t by
   return nullptr;
 }
 
-c10::Storage Parking::load(std::unique_ptr<ParkedTensor>& parked, double& waited) {
+c10::Storage Parking::load(std::unique_ptr<ParkedTensor>& parked, Seconds& waited) {
   const std::int64_t bytes = parked->bytes().count;
   const Transfer transfer(in_, bytes, waited);
   c10::Storage storage;
@@ -152,7 +152,7 @@ c10::Storage Parking::load(std::unique_ptr<ParkedTensor>& parked, double& waited
   return storage;
 }
 
-void Parking::flush(double& waited) {
+void Parking::flush(Seconds& waited) {
   const Transfer transfer(out_, 0, waited);
   const libtorch::BackendsOnly unseen;
   try {

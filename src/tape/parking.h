@@ -25,11 +25,11 @@ class Parking {
   // All of these add the seconds that they take to `waited`.
   //
   // Takes the bytes. Null if the store could not: they are lost then, and a warning has said so.
-  std::unique_ptr<ParkedTensor> park(c10::DataPtr memory, std::int64_t bytes, double& waited);
+  std::unique_ptr<ParkedTensor> park(c10::DataPtr memory, std::int64_t bytes, Seconds& waited);
   // Ends the parking. An empty storage if the store could not bring them back. Where there is no
   // room for them they stay parked.
-  c10::Storage load(std::unique_ptr<ParkedTensor>& parked, double& waited);
-  void flush(double& waited);
+  c10::Storage load(std::unique_ptr<ParkedTensor>& parked, Seconds& waited);
+  void flush(Seconds& waited);
 
   // Bytes that have left their values, and not their memory.
   std::int64_t waiting() const { return store_->statistics().waiting.count; }

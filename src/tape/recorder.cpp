@@ -198,7 +198,7 @@ bool Recorder::makes_much(const OperatorCall& call, const BegunCall& begun) cons
   const auto is_large = [&](const at::Tensor& tensor) {
     if (!tensor.defined()) return false;
     if (!tape_.manages(tensor)) return tensor.is_nested();
-    return static_cast<std::int64_t>(tensor.storage().nbytes()) >= options_.smallest.count;
+    return static_cast<std::int64_t>(tensor.storage().nbytes()) >= options_.min_bytes.count;
   };
   bool is_any = std::ranges::any_of(
       begun.writes, [&](const BegunCall::Write& write) { return is_large(write.tensor); });
@@ -394,7 +394,7 @@ void Recorder::intercept(OperatorCall& call) {
   }
   // An accelerator is only given the work, so its operators' seconds are none of this thread's.
   if (tape_.device_side() == nullptr) {
-    tape_.report.own_seconds += Tape::now() - begun.entered - seconds;
+    tape_.report.own_time += Seconds(Tape::now() - begun.entered - seconds);
   }
 }
 

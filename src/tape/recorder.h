@@ -20,8 +20,8 @@ class Recorder final : public libtorch::OperatorInterceptor {
   // `budget` has all the others, which are those of all its steps: work that a step has started may
   // have the recorder when the budget's owner is gone.
   Recorder(std::shared_ptr<const void> budget, const BudgetOptions& options,
-           const plan::Heuristic& heuristic, libtorch::CallForms& forms, const Tape::Parts& parts,
-           std::unique_ptr<ValueWeights::Step> weights)
+           const plan::EvictionHeuristic& heuristic, libtorch::CallForms& forms,
+           const Tape::Parts& parts, std::unique_ptr<ValueWeights::Step> weights)
       : budget_(std::move(budget)),
         options_(options),
         forms_(forms),

@@ -156,7 +156,7 @@ LiveParts Tape::undroppable() {
     const c10::DataPtr& memory = libtorch::ManagedMemory::memory_of(*cell);
     const std::int64_t bytes = bytes_of(value, memory);
     if (libtorch::is_of_other_threads(memory)) parts.other_threads -= bytes;
-    if (value.size < options_.smallest.count) {
+    if (value.size < options_.min_bytes.count) {
       parts.small += bytes;
     } else if (!cell->is_of_step) {
       parts.older += bytes;

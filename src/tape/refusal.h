@@ -32,7 +32,7 @@ struct LiveParts {
   // Taken by the running operator, or by the replay for it, since its kernel began: results and
   // workspace.
   std::int64_t running = 0;
-  // Below BudgetOptions::smallest, or read by pointer (Cell::is_read_by_pointer).
+  // Below BudgetOptions::min_bytes, or read by pointer (Cell::is_read_by_pointer).
   std::int64_t small = 0;
   // Nobody holds them, and replays read them: tensors without a producer that have died.
   std::int64_t dead_roots = 0;

@@ -165,7 +165,7 @@ void Tape::replay(Producer& producer) {
     costs_.replayed(producer.call.form().learnt, producer.seconds, producer.bytes, seconds);
   }
   ++report.replayed;
-  report.replay_seconds += seconds;
+  report.replay_time += Seconds(seconds);
   if (options_.observer) tell_replayed(*options_.observer, *this, producer, seconds);
   for (const Producer::Output& output : producer.outputs) {
     if (output.value == nullptr || output.value->has_bytes()) continue;
@@ -233,7 +233,7 @@ void Tape::spare(Value& value) {
 bool Tape::unpark(Value& value) {
   if (value.parked == nullptr) return false;
   if (side_ != nullptr) make_room_on(device_, value.size, /*is_guess=*/false);
-  c10::Storage storage = parking_->load(value.parked, report.transfer_seconds);
+  c10::Storage storage = parking_->load(value.parked, report.transfer_time);
   if (!storage) return false;
   ++report.loaded;
   give_bytes(value, std::move(storage));
@@ -292,12 +292,13 @@ void Tape::restore(Value& target, bool is_careful) {
         pin(*input.value);
         frame.pinned.push_back(input.value);
       }
-      if (report.replay_seconds > options_.replay_limit.count()) {
+      if (report.replay_time > options_.replay_limit) {
         throw BudgetError("memory budget: operators were run again for " +
-                          std::to_string(report.replay_seconds) +
+                          std::to_string(report.replay_time.count()) +
                           " s in this step, and BudgetOptions::replay_limit is " +
                           std::to_string(options_.replay_limit.count()) +
-                          " s. Raise either, or take another heuristic than " + options_.heuristic);
+                          " s. Raise either, or take another heuristic than " +
+                          to_string(options_.heuristic));
       }
       if (report.replayed >= most) {
         if (tries_again()) throw NoRoom();
@@ -305,7 +306,7 @@ void Tape::restore(Value& target, bool is_careful) {
                           " operators were run and it is not there yet: what they make is dropped "
                           "again before it is read. Raise the budget, or take another heuristic "
                           "than " +
-                          options_.heuristic);
+                          to_string(options_.heuristic));
       }
       if (!replay_or_give_up(*producer, give_up)) continue;
       for (Value* value : frame.pinned) {

@@ -61,7 +61,7 @@ void Tape::protect_readers(Value& root) {
   // What would have to be brought back, and could not be dropped any more.
   std::int64_t burden = 0;
   for (const Value* value : frontier) {
-    if (value->size >= options_.smallest.count && value->cell->own) burden += value->size;
+    if (value->size >= options_.min_bytes.count && value->cell->own) burden += value->size;
   }
   if (burden > root.size) {
     try {
@@ -70,7 +70,7 @@ void Tape::protect_readers(Value& root) {
       // the storage from it.
       root.detached = copy_of(ManagedMemory::memory_of(*root.cell).get(), root.size);
       if (side_ != nullptr) side_->made_again(root);
-      if (root.size < options_.smallest.count) little_kept_ += root.size;
+      if (root.size < options_.min_bytes.count) little_kept_ += root.size;
       return;
     } catch (const BudgetError&) {
       // The other way may do: what is there needs no room.
@@ -193,7 +193,7 @@ bool Tape::unprotect(Value& value, bool may_differ) {
                                                      static_cast<std::size_t>(value.size)) != 0)) {
     return false;
   }
-  if (value.size < options_.smallest.count) little_kept_ -= value.size;
+  if (value.size < options_.min_bytes.count) little_kept_ -= value.size;
   value.detached = {};
   return true;
 }

@@ -50,7 +50,7 @@ bool drop_bits_on(c10::Device device) {
 // What was given to stores may not have arrived.
 void flush_stores_on(c10::Device device, StepReport& waiting) {
   for (const Tape* tape : open_tapes_on(device)) {
-    if (tape->parking() != nullptr) tape->parking()->flush(waiting.transfer_seconds);
+    if (tape->parking() != nullptr) tape->parking()->flush(waiting.transfer_time);
   }
 }
 
@@ -65,16 +65,16 @@ Budget::Budget(Bytes most, BudgetOptions chosen)
     : LimitKeeper(most.count),
       limit(most),
       options(std::move(chosen)),
-      heuristic(plan::heuristic_named(options.heuristic)),
+      heuristic(plan::make_heuristic(options.heuristic)),
       costs(learns(options)),
-      learning(most, options.planning) {
+      learning(most, options.planning_time) {
   if (limit.count <= 0) {
     throw UsageError("MemoryBudget: the limit is " + std::to_string(limit.count) +
                      " bytes; it must be above 0");
   }
-  if (options.smallest.count < 0) {
-    throw UsageError("MemoryBudget: BudgetOptions::smallest is " +
-                     std::to_string(options.smallest.count) +
+  if (options.min_bytes.count < 0) {
+    throw UsageError("MemoryBudget: BudgetOptions::min_bytes is " +
+                     std::to_string(options.min_bytes.count) +
                      " bytes; it must be at least 0, which drops values of every size");
   }
   if (!(options.replay_limit.count() >= 0)) {
@@ -82,10 +82,10 @@ Budget::Budget(Bytes most, BudgetOptions chosen)
                      std::to_string(options.replay_limit.count()) +
                      " s; it must be at least 0, and infinite where replays may take any time");
   }
-  if (!(options.planning.count() > 0 && std::isfinite(options.planning.count()))) {
-    throw UsageError("MemoryBudget: the time for planning is " +
-                     std::to_string(options.planning.count()) +
-                     " s; it must be above 0, and finite (learn = false plans nothing)");
+  if (!(options.planning_time.count() > 0 && std::isfinite(options.planning_time.count()))) {
+    throw UsageError(
+        "MemoryBudget: the time for planning is " + std::to_string(options.planning_time.count()) +
+        " s; it must be above 0, and finite (plan_repeated_steps = false plans nothing)");
   }
   if (!options.device.is_cpu()) accelerator.emplace(options.device);
   if (options.store != nullptr) parking.emplace(options.store, device());
@@ -105,7 +105,7 @@ std::int64_t Budget::taken() const {
 // Whether that suffices. Bytes on their way to the store are free when they have arrived.
 bool Budget::wait_for_store(std::int64_t wanted) {
   if (!parking || taken() - parking->waiting() + wanted > limit.count) return false;
-  parking->flush(waiting_step().transfer_seconds);
+  parking->flush(waiting_step().transfer_time);
   return taken() + wanted <= limit.count;
 }
 
@@ -187,7 +187,7 @@ bool drop_until(c10::Device device, std::int64_t bytes) {
     has_dropped = true;
   }
   for (Tape* tape : open_tapes_on(device)) {
-    if (tape->parking() != nullptr) tape->parking()->flush(tape->report.transfer_seconds);
+    if (tape->parking() != nullptr) tape->parking()->flush(tape->report.transfer_time);
   }
   return has_dropped;
 }
@@ -265,9 +265,9 @@ Session::Session(std::shared_ptr<Budget> budget)
 
 StepReport settled(const Tape& tape) {
   StepReport report = tape.report;
-  const double beside = report.replay_seconds + report.pack_seconds + report.transfer_seconds;
+  const double beside = (report.replay_time + report.pack_time + report.transfer_time).count();
   const double rate = tape.watch.elapsed().count() / (Tape::now() - tape.began);
-  report.own_seconds = std::max(0.0, report.own_seconds * rate - beside);
+  report.own_time = Seconds(std::max(0.0, report.own_time.count() * rate - beside));
   return report;
 }
 
@@ -286,7 +286,7 @@ void Session::finish() {
   bring_back();
   {
     const std::lock_guard<libtorch::LimitMutex> lock(libtorch::limit_mutex());
-    if (!budget_->accelerator) recorder_->tape().report.own_seconds += Tape::now() - start;
+    if (!budget_->accelerator) recorder_->tape().report.own_time += Seconds(Tape::now() - start);
   }
   end(/*is_whole=*/true);
   if (!other_step_.empty()) throw PlanError(std::exchange(other_step_, {}));

@@ -25,7 +25,9 @@ namespace reprise::tape {
 
 // Steps are planned, and what replays take is measured for that. Paranoid ones drop everything,
 // whatever it costs.
-inline bool learns(const BudgetOptions& options) { return options.learn && !options.paranoid; }
+inline bool learns(const BudgetOptions& options) {
+  return options.plan_repeated_steps && !options.paranoid;
+}
 
 class Budget final : public libtorch::LimitKeeper {
  public:
@@ -45,7 +47,7 @@ class Budget final : public libtorch::LimitKeeper {
 
   const Bytes limit;
   const BudgetOptions options;
-  const std::unique_ptr<plan::Heuristic> heuristic;
+  const std::unique_ptr<plan::EvictionHeuristic> heuristic;
   libtorch::CallForms forms;
   ReplayCosts costs;
   // Where the device is one.
@@ -61,7 +63,7 @@ class Budget final : public libtorch::LimitKeeper {
   bool warned = false;
 };
 
-// The report of a step for users: own_seconds become seconds of the steady clock, without the
+// The report of a step for users: own_time becomes seconds of the steady clock, without the
 // replays, packing and transfers that happened on the way.
 StepReport settled(const Tape& tape);
 

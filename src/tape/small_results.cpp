@@ -17,7 +17,7 @@ bool Tape::shrink(const at::Tensor& tensor) const {
   const auto size = static_cast<std::int64_t>(storage.nbytes());
   const auto elements = static_cast<std::int64_t>(tensor.nbytes());
   if (elements == 0 || elements > kMost || elements >= size / kLeastShare) return false;
-  if (size < options_.smallest.count || libtorch::leading_bytes(tensor) != elements) return false;
+  if (size < options_.min_bytes.count || libtorch::leading_bytes(tensor) != elements) return false;
   if (!is_fresh(tensor)) return false;
   try {
     c10::Storage copy = copy_of(storage.data(), elements);

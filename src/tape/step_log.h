@@ -17,7 +17,7 @@ class StepLog {
   using Index = plan::OnlineStep::Index;
   static constexpr Index kNone = plan::OnlineStep::kNone;
 
-  explicit StepLog(std::int64_t smallest) { step_.smallest = smallest; }
+  explicit StepLog(std::int64_t min_bytes) { step_.min_bytes = min_bytes; }
 
   // A call begins, at that time without the tape's own. Its number here.
   Index begin(std::span<Value* const> reads, double time);

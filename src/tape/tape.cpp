@@ -31,8 +31,8 @@ std::int64_t living_records() {
   return Cell::living + Value::living + Producer::living;
 }
 
-Tape::Tape(const BudgetOptions& options, const plan::Heuristic& heuristic, const Parts& parts,
-           std::shared_ptr<Weighing> weighing)
+Tape::Tape(const BudgetOptions& options, const plan::EvictionHeuristic& heuristic,
+           const Parts& parts, std::shared_ptr<Weighing> weighing)
     : options_(options),
       side_(parts.accelerator ? std::make_unique<DeviceSide>(*parts.accelerator) : nullptr),
       device_(parts.accelerator ? parts.accelerator->device.device() : c10::Device(c10::kCPU)),
@@ -43,7 +43,7 @@ Tape::Tape(const BudgetOptions& options, const plan::Heuristic& heuristic, const
       index_(heuristic, [this](const plan::EvictionEntry& entry) { return neighbourhood(entry); }) {
   Learning* const learning = parts.learning;
   if (parts.logs) {
-    log.emplace(options.smallest.count);
+    log.emplace(options.min_bytes.count);
     is_index_filled_ = true;
   }
   const auto attention = learning != nullptr ? learning->attention() : Learning::Attention::kNone;
@@ -94,7 +94,7 @@ Value& Tape::host_number(const at::Tensor& tensor) {
   value->size = static_cast<std::int64_t>(tensor.storage().nbytes());
   value->defined = value->bytes = value->size;
   value->detached = std::move(copy);
-  if (value->size < options_.smallest.count) little_kept_ += value->size;
+  if (value->size < options_.min_bytes.count) little_kept_ += value->size;
   return *value;
 }
 
@@ -118,7 +118,7 @@ Value& Tape::new_version(Cell& cell) {
     // The old contents are overwritten.
     leave_index(*before);
     before->cell = nullptr;
-    if (before->detached && before->size >= options_.smallest.count) dead_roots_.push_back(before);
+    if (before->detached && before->size >= options_.min_bytes.count) dead_roots_.push_back(before);
     if (!before->readers.empty() && !before->detached) note_dropped(*before);
     forget_if_unwanted(before);
   }
@@ -245,7 +245,7 @@ void Tape::leave_index(Value& value) {
 }
 
 bool Tape::may_drop(const Value& value) const {
-  return value.producer != nullptr && value.size > 0 && value.size >= options_.smallest.count &&
+  return value.producer != nullptr && value.size > 0 && value.size >= options_.min_bytes.count &&
          value.has_bytes() && (value.cell == nullptr || is_droppable(*value.cell));
 }
 
@@ -320,7 +320,7 @@ void Tape::forget(Values& unwanted) {
       value->detached = {};
       if (options_.observer) tell_spent(*options_.observer, *this, *value);
     } else if (value->detached) {
-      if (value->size < options_.smallest.count) {
+      if (value->size < options_.min_bytes.count) {
         little_kept_ -= value->size;
       } else {
         std::erase(dead_roots_, value);
@@ -359,7 +359,7 @@ void Tape::abandon(Cell& cell) {
 bool Tape::may_drop_once_detached(const Value& value, const Cell& cell,
                                   const c10::DataPtr& memory) const {
   return memory.get() != nullptr && cell.own && value.producer != nullptr &&
-         !value.readers.empty() && value.size > 0 && value.size >= options_.smallest.count;
+         !value.readers.empty() && value.size > 0 && value.size >= options_.min_bytes.count;
 }
 
 void Tape::storage_died(Cell& cell, c10::DataPtr memory) noexcept {
@@ -377,7 +377,7 @@ void Tape::storage_died(Cell& cell, c10::DataPtr memory) noexcept {
     // A root that replays need: its bytes are the tape's from now on.
     value.detached = c10::Storage(c10::Storage::use_byte_size_t(), cell.storage->nbytes(),
                                   std::move(memory), nullptr, false);
-    if (value.size < options_.smallest.count) {
+    if (value.size < options_.min_bytes.count) {
       little_kept_ += value.size;
     } else {
       keep_or_free_dead_root(value);

@@ -44,7 +44,7 @@ class Tape {
     bool logs;                 // the step is written down for simulations
   };
   // `weighing`: null where all values weigh 1.
-  Tape(const BudgetOptions& options, const plan::Heuristic& heuristic, const Parts& parts,
+  Tape(const BudgetOptions& options, const plan::EvictionHeuristic& heuristic, const Parts& parts,
        std::shared_ptr<Weighing> weighing);
   ~Tape();
   Tape(const Tape&) = delete;
@@ -167,7 +167,7 @@ class Tape {
   std::optional<StepLog> log;
   // Of calls under way, where notes are taken.
   std::vector<CallMeter*> meters;
-  StepReport report;  // own_seconds by now(), and with what settled() takes off
+  StepReport report;  // own_time by now(), and with what settled() takes off
   // Both clocks run from the beginning of the step.
   const Stopwatch watch;
   const double began = now();

@@ -44,7 +44,7 @@ struct TraceRecorder::Impl {
 
 void TraceRecorder::Impl::note(const Operator& done) {
   Event event{.name = std::string(done.name),
-              .nanoseconds = std::llround(std::max(done.seconds, 0.0) * 1e9)};
+              .nanoseconds = std::llround(std::max(done.time.count(), 0.0) * 1e9)};
   for (std::size_t i = 0; i < done.arguments.size(); ++i) {
     const Memory& argument = done.arguments[i];
     const auto [place, is_new] = known.try_emplace(argument.id, Known::kConstant);

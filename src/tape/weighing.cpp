@@ -161,7 +161,7 @@ void Recorder::weigh(const libtorch::OperatorCall& call, const BegunCall& begun)
   // The step has ended, and something that it started goes on.
   if (tape_.is_closed()) return;
   const auto is_large = [this](const Producer::Output& output) {
-    return output.value->size >= options_.smallest.count;
+    return output.value->size >= options_.min_bytes.count;
   };
   const auto& outputs = begun.producer->outputs;
   if (std::ranges::none_of(outputs, is_large)) return;

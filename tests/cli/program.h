@@ -69,10 +69,10 @@ Arguments words(const std::string& text);
 
 // A tiny model on this folder's own text: a step takes about a millisecond.
 Arguments tiny_run(const std::string& command, const std::string& more = "");
-// For tiny_run(): activations of some hundred kilobytes, far more than the weights.
+// Gives tiny_run() activations of some hundred kilobytes, far more than the weights.
 inline constexpr const char* kDeep = "--layers 6 --context 64 --batch 8 --dropout 0.1 ";
 
-// A folder that goes away with the object.
+// A folder that is removed with the object.
 class TemporaryFolder {
  public:
   TemporaryFolder();

@@ -75,7 +75,7 @@ TEST_F(ApartStep, UnderHooksAndNames) {
     return tensor;
   };
   {
-    const SavedTensorHooks hooks(pack, [](const at::Tensor& tensor) { return tensor; });
+    const SavedTensorHooksScope hooks(pack, [](const at::Tensor& tensor) { return tensor; });
     const NamedScope name("around");
     expect_as_alone(estimate());
   }
@@ -107,10 +107,10 @@ TEST_F(ApartStep, RefusesAnEstimateInsideOfAnother) {
               }),
               AllOf(HasSubstr("estimate_step()"), HasSubstr("inside of an estimate's function"),
                     HasSubstr("call it outside")));
-  const MetaTensors meta;
-  EXPECT_THAT(refusal_of([&] { estimate(); }), HasSubstr("or of MetaTensors"));
+  const MetaTensorsScope meta;
+  EXPECT_THAT(refusal_of([&] { estimate(); }), HasSubstr("or of MetaTensorsScope"));
   EXPECT_THAT(refusal_of([] { calibrate(std::chrono::milliseconds(1)); }),
-              AllOf(HasSubstr("calibrate()"), HasSubstr("or of MetaTensors")));
+              AllOf(HasSubstr("calibrate()"), HasSubstr("or of MetaTensorsScope")));
 }
 
 TEST_F(ApartStep, PutsGeneratorsBack) {

@@ -90,7 +90,7 @@ TEST(EstimateStep, AllocatesNothingForAModelBeyondAnyMachine) {
   const PeakScope scope;
   std::optional<nn::Linear> layer;
   {
-    const MetaTensors unallocated;
+    const MetaTensorsScope unallocated;
     layer.emplace(1 << 20, 1 << 20);
   }
   EXPECT_TRUE((*layer)->weight.is_meta());

@@ -25,7 +25,7 @@ double kept_by_a_layer(const Sizes& sizes, bool fused, double dropout = 0.1) {
   const auto kept = [&](std::int64_t layers) {
     std::optional<models::Gpt> model;
     {
-      const MetaTensors unallocated;
+      const MetaTensorsScope unallocated;
       model.emplace(models::GptOptions{.layers = layers,
                                        .width = sizes.width,
                                        .heads = sizes.heads,

@@ -11,7 +11,7 @@
 #include "models/gpt.h"
 #include "models/strategy.h"
 #include "tests/estimate/measured.h"
-#include "tests/tape/networks.h"
+#include "tests/tape/networks/networks.h"
 
 namespace reprise {
 namespace {
@@ -83,7 +83,7 @@ TEST_P(PredictedNetworkPeak, IsThatOfTheRealStep) {
   const auto real = GetParam().make();
   std::shared_ptr<testing::Network> unallocated;
   {
-    const MetaTensors meta;
+    const MetaTensorsScope meta;
     unallocated = GetParam().make();
   }
   expect_near(estimate_step(*unallocated, [&] { return unallocated->loss(0); }),

@@ -174,7 +174,7 @@ TEST(RefusedStep, LeavesABufferWithoutMemory) {
   EXPECT_FALSE(module.cache.is_meta());
   std::optional<Scaled> unallocated;
   {
-    const MetaTensors meta;
+    const MetaTensorsScope meta;
     unallocated.emplace();
   }
   EXPECT_EQ(refusal_by(*unallocated, [&] { return unallocated->lazy_loss(x); }), "");
@@ -273,7 +273,7 @@ TEST(RefusedStep, HasNoKernelInBackwardOnly) {
 }
 
 TEST(MetaTensors, SaysWhatHasNoValueAndWhatHasNoKernel) {
-  const MetaTensors meta;
+  const MetaTensorsScope meta;
   const auto x = at::ones({3, 3});
   EXPECT_THAT(refusal_of([&] { x.sum().item<double>(); }),
               AllOf(HasSubstr("item()"), HasSubstr("reads values of a tensor"),

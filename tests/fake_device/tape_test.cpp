@@ -188,7 +188,7 @@ TEST_F(DeviceBudget, BesideTheCpusEachKeepsItsOwn) {
   // The fake device's kernels take the host's memory for their results: little, beside the host's
   // own. What goes first goes by the time as well: the room is such that any order does, also where
   // a gradient has gone before it is accumulated.
-  MemoryBudget host(on_host.limit_at(0.8), {.smallest = Bytes(1)});
+  MemoryBudget host(on_host.limit_at(0.8), {.min_bytes = Bytes(1)});
   MemoryBudget device(on_device.limit_at(0.75), on_fake());
   for (int i = 0; i < 4; ++i) {
     auto outer = i % 2 == 0 ? host.step() : device.step();

@@ -23,10 +23,10 @@ using testing::same_bits;
 using testing::Tensors;
 
 inline BudgetOptions on_fake(int index = 0) {
-  return {.device = fake(index), .smallest = Bytes(1)};
+  return {.device = fake(index), .min_bytes = Bytes(1)};
 }
 inline BudgetOptions paranoid_on_fake(int index = 0) {
-  return {.device = fake(index), .paranoid = true, .smallest = Bytes(1)};
+  return {.device = fake(index), .min_bytes = Bytes(1), .paranoid = true};
 }
 
 // As real devices hand memory out, and nothing of it left to chance.

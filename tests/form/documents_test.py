@@ -33,7 +33,7 @@ def text_of(*patterns):
 PUBLIC = set(re.findall(r"\w+", re.sub(r"//.*", "", text_of("include/*.h"))))
 BENCHES = set(re.findall(r'^\s*\{"(\w+)"', (ROOT / "benchmarks/benches.cpp").read_text(), re.MULTILINE))
 PROGRAM = text_of("apps/*.cpp", "apps/*.h")
-SUBCOMMANDS = set(re.findall(r'add_subcommand\(\s*"(\w+)"', PROGRAM))
+SUBCOMMANDS = set(re.findall(r'(?:add_subcommand\(|add_command<\w+>\(\s*program,\s*chosen,)\s*"(\w+)"', PROGRAM))
 
 
 def sections(text):

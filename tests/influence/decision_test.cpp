@@ -26,7 +26,7 @@ struct Drawn {
     std::uniform_real_distribution<double> share(0, 1);
     options.alpha = share(random) * 0.99;
     options.quantile = share(random);
-    options.literal = seed % 2 == 1;
+    options.follow_pseudocode = seed % 2 == 1;
     if (seed % 3 == 0) options.start = PgacOptions::Start::kZero;
   }
 
@@ -41,7 +41,7 @@ struct Drawn {
 TEST(Decision, AgreesWithTheFormulasForAThousandSteps) {
   for (std::uint64_t seed = 0; seed < 12; ++seed) {
     Drawn drawn(seed);
-    const bool literal = drawn.options.literal;
+    const bool literal = drawn.options.follow_pseudocode;
     testing::Reference reference(drawn.layers, drawn.options);
     std::vector<double> averages(drawn.layers, literal ? 0 : kNan);
     std::vector<bool> mask(drawn.layers, true);
@@ -80,7 +80,7 @@ TEST(Decision, AveragesStartWhereTheOptionSays) {
   EXPECT_EQ(averaged(none, {8}, {.alpha = 0.75}).averages[0], 8);
   EXPECT_EQ(averaged(none, {8}, {.alpha = 0.75, .start = PgacOptions::Start::kZero}).averages[0],
             2);
-  EXPECT_EQ(averaged({0}, {8}, {.alpha = 0.75, .literal = true}).averages[0], 2);
+  EXPECT_EQ(averaged({0}, {8}, {.alpha = 0.75, .follow_pseudocode = true}).averages[0], 2);
   EXPECT_EQ(averaged({0}, {8}, {.alpha = 0}).averages[0], 8);
 }
 

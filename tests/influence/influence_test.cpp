@@ -235,7 +235,7 @@ TEST(InfluenceMeter, ScoresWhatStoresKeepAndWhatABudgetDropped) {
     for (std::size_t i = 0; i < 2; ++i) EXPECT_EQ(scores[i].value, plain[i].value) << where;
   };
   {
-    const Offload scope(disk_store({.folder = ::testing::TempDir()}), Bytes(0));
+    const OffloadScope scope(disk_store({.folder = ::testing::TempDir()}), Bytes(0));
     EXPECT_TRUE(same_bits(gradients_of(forward, {x}), expected));
   }
   expect_same("a disk");

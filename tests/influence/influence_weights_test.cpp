@@ -96,7 +96,7 @@ TEST(InfluenceWeights, AddTheSquaresOfSeveralGradientsOfACall) {
 }
 
 TEST(InfluenceWeights, AreAtLeastTheSmallest) {
-  const auto weights = influence_weights({.smallest = 0.25});
+  const auto weights = influence_weights({.min_weight = 0.25});
   weights_in_step(*weights, {{1, 0}, {2, 2}});
   EXPECT_EQ(weights_in_step(*weights, {{1, {}}, {2, {}}}), (Weights{0.25, 2}));
   const auto without = influence_weights();
@@ -139,14 +139,14 @@ TEST(InfluenceWeights, RefuseOptionsOutOfBounds) {
   EXPECT_EQ(refusal_of([] { influence_weights({.alpha = 1}); }),
             "influence_weights(): alpha is 1; it must be at least 0, which keeps the last score "
             "alone, and below 1");
-  EXPECT_EQ(refusal_of([] { influence_weights({.smallest = 0}); }),
-            "influence_weights(): smallest is 0; it must be from 1e-6 to 1: the least weight, "
+  EXPECT_EQ(refusal_of([] { influence_weights({.min_weight = 0}); }),
+            "influence_weights(): min_weight is 0; it must be from 1e-6 to 1: the least weight, "
             "where the mean is 1");
   EXPECT_EQ(refusal_of([] { influence_weights({.stride = 0}); }),
             "influence_weights(): stride is 0; it must be at least 1, at which every element is "
             "looked at");
   EXPECT_NE(refusal_of([] { influence_weights({.alpha = std::nan("")}); }), "");
-  EXPECT_NE(refusal_of([] { influence_weights({.smallest = 2}); }), "");
+  EXPECT_NE(refusal_of([] { influence_weights({.min_weight = 2}); }), "");
 }
 
 // Passes on what it is told, and notes the weights of the step that ended last.
@@ -183,7 +183,7 @@ TEST(InfluenceWeights, UnderABudgetAreThoseOfThePlainStep) {
   const double of_product = testing::plain_influence(gradients[1], product);
   const double of_tangent = testing::plain_influence(gradients[2], tangent);
   const auto noting = std::make_shared<Noting>();
-  MemoryBudget budget(GiB(64), {.smallest = KiB(8), .weights = noting});
+  MemoryBudget budget(GiB(64), {.min_bytes = KiB(8), .weights = noting});
   for (int i = 0; i < 3; ++i) {
     auto step = budget.step();
     forward().backward();
@@ -221,13 +221,14 @@ TEST(InfluenceWeights, WhatMattersLittleGoesFirst) {
       step.finish();
       x.mutable_grad().reset();
     };
-    const auto weights = influence_weights({.smallest = 1e-6});
+    const auto weights = influence_weights({.min_weight = 1e-6});
     MemoryBudget ample(GiB(64), {.weights = weights});
     step_in(ample);
     // Costs are measured; sizes are what they are.
-    MemoryBudget narrow(
-        live_bytes() + KiB(64 * 10),
-        {.heuristic = "largest", .learn = false, .weights = weights, .observer = dropped});
+    MemoryBudget narrow(live_bytes() + KiB(64 * 10), {.heuristic = Heuristic::kLargest,
+                                                      .weights = weights,
+                                                      .plan_repeated_steps = false,
+                                                      .observer = dropped});
     step_in(narrow);
     const int sines = dropped->by_maker["aten::sin"], cosines = dropped->by_maker["aten::cos"];
     EXPECT_GT(is_sine_little ? sines : cosines, 0);
@@ -246,10 +247,10 @@ TEST(InfluenceWeights, GradientsAreThePlainOnesDownToTheLeastBudget) {
   int fitted = 0, dropped = 0;
   for (int percent = 40; percent <= 100; percent += 5) {
     MemoryBudget budget(live_bytes() + Bytes(above.count * percent / 100),
-                        {.heuristic = "h_dtr",
-                         .smallest = Bytes(256),
-                         .learn = percent % 2 == 0,
-                         .weights = influence_weights()});
+                        {.heuristic = Heuristic::kHDtr,
+                         .min_bytes = Bytes(256),
+                         .weights = influence_weights(),
+                         .plan_repeated_steps = percent % 2 == 0});
     for (int i = 0; i < 4; ++i) {
       testing::Tensors mine;
       try {

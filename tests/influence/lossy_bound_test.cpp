@@ -52,7 +52,7 @@ struct Outcome {
 
 PgacOptions bound_options(double bound = kBound) {
   PgacOptions options = lossy_options(bound);
-  options.lossy->far = 1;
+  options.lossy->int4_threshold = 1;
   options.lossy->audit_every = 16;
   return options;
 }

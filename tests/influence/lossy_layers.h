@@ -9,7 +9,7 @@
 
 namespace reprise::testing {
 
-// Its activations are larger than LossyOptions::minimum.
+// Its activations are larger than LossyOptions::min_bytes.
 struct GeluBlockImpl : torch::nn::Module {
   GeluBlockImpl() {
     in = register_module("in", torch::nn::Linear(64, 128));
@@ -52,7 +52,7 @@ inline PgacOptions lossy_options(double error, double quantile = 1, double gamma
   return {.alpha = 0,
           .quantile = quantile,
           .gamma = GammaSchedule::constant(gamma),
-          .lossy = LossyOptions{.gradient_error = error, .minimum = KiB(1)}};
+          .lossy = LossyOptions{.gradient_error = error, .min_bytes = KiB(1)}};
 }
 
 }  // namespace reprise::testing

@@ -264,10 +264,10 @@ TEST(LossyTier, RefusesWhatItCannotDo) {
   };
   EXPECT_TRUE(contains(refusal([](PgacOptions& o) { o.lossy->gradient_error = 0; }),
                        "lossy.gradient_error is 0.000000; it must be above 0"));
-  EXPECT_TRUE(contains(refusal([](PgacOptions& o) { o.lossy->far = 1.5; }),
-                       "lossy.far is 1.500000; it must be from 0 to 1"));
-  EXPECT_TRUE(contains(refusal([](PgacOptions& o) { o.lossy->minimum = Bytes(-1); }),
-                       "lossy.minimum is -1; it must be at least 0 bytes"));
+  EXPECT_TRUE(contains(refusal([](PgacOptions& o) { o.lossy->int4_threshold = 1.5; }),
+                       "lossy.int4_threshold is 1.500000; it must be from 0 to 1"));
+  EXPECT_TRUE(contains(refusal([](PgacOptions& o) { o.lossy->min_bytes = Bytes(-1); }),
+                       "lossy.min_bytes is -1; it must be at least 0 bytes"));
   EXPECT_TRUE(contains(refusal([](PgacOptions& o) { o.lossy->audit_every = 0; }),
                        "lossy.audit_every is 0; it must be from 1 to "));
   EXPECT_TRUE(contains(refusal([](PgacOptions& o) { o.lossy->block = 5; }), "multiple of 32"));

@@ -61,7 +61,7 @@ TEST(PgacBudget, TheMeasuredPeakObeysItUnderEveryRanking) {
     for (const int percent : {95, 80, 65}) {
       for (const bool fills : {false, true}) {
         const Bytes budget(plain.peak.count * percent / 100);
-        Pgac pgac({.alpha = 0.5, .budget = budget, .ranking = ranking, .fills_budget = fills});
+        Pgac pgac({.alpha = 0.5, .budget = budget, .ranking = ranking, .fill_budget = fills});
         pgac.run(model, x);  // measures
         for (int step = 0; step < 6; ++step) {
           const Measured found = measured_step(model, x, &pgac);

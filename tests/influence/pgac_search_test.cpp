@@ -83,7 +83,7 @@ TEST(PgacSearch, KeepsTheBudgetAndThePlainGradients) {
   for (const PgacRanking ranking : {PgacRanking::kInfluence, PgacRanking::kCost,
                                     PgacRanking::kInfluenceTimesCost, PgacRanking::kRandom}) {
     const Bytes budget(plain.peak.count * 7 / 10);
-    Pgac pgac({.budget = budget, .ranking = ranking, .searches = true});
+    Pgac pgac({.budget = budget, .ranking = ranking, .exact_search = true});
     pgac.run(model, x);  // measures
     for (int step = 0; step < 4; ++step) {
       const StepTaken taken = run_step(model, x, &pgac);
@@ -111,7 +111,7 @@ TEST(PgacSearch, DiscardsWhatMattersLeast) {
 TEST(PgacSearch, AMaskThatIsSetIsRun) {
   Sequential model = unlike_layers();
   const at::Tensor x = sample_of(128, 256);
-  Pgac pgac({.budget = run_step(model, x, nullptr).peak * 2, .searches = true});
+  Pgac pgac({.budget = run_step(model, x, nullptr).peak * 2, .exact_search = true});
   run_step(model, x, &pgac);
   pgac.observe(0);
   const std::vector<bool> wanted{true, false, true, false, true, true, true};
@@ -130,7 +130,7 @@ TEST(PgacSearch, ChangesTheMaskNotOftenerThanAllowed) {
   // What matters least is another layer in each step.
   std::size_t least = 0;
   Pgac pgac({.budget = budget,
-             .searches = true,
+             .exact_search = true,
              .steps_between_changes = 3,
              .combine = [&](std::vector<double>& averages) {
                std::fill(averages.begin(), averages.end(), 1);
@@ -158,17 +158,18 @@ TEST(PgacSearch, RefusesWhatASearchLeavesNothingToDo) {
   const auto refusal = [](const PgacOptions& options) {
     return refusal_of([&] { const Pgac pgac(options); });
   };
-  EXPECT_TRUE(contains(refusal({.searches = true}),
-                       "Pgac: searches is set, but there is no budget that masks would fit"));
-  EXPECT_TRUE(contains(refusal({.budget = MB(1), .fills_budget = true, .searches = true}),
-                       "searches and fills_budget are both set, but a search leaves no room"));
-  EXPECT_TRUE(contains(refusal({.budget = MB(1), .searches = true, .hysteresis = 0.1}),
-                       "searches and hysteresis are both set"));
+  EXPECT_TRUE(contains(refusal({.exact_search = true}),
+                       "Pgac: exact_search is set, but there is no budget that masks would fit"));
+  EXPECT_TRUE(contains(refusal({.budget = MB(1), .fill_budget = true, .exact_search = true}),
+                       "exact_search and fill_budget are both set, but a search leaves no room"));
+  EXPECT_TRUE(contains(refusal({.budget = MB(1), .exact_search = true, .hysteresis = 0.1}),
+                       "exact_search and hysteresis are both set"));
   EXPECT_TRUE(contains(
-      refusal({.gamma = GammaSchedule::learned(), .steps = 5, .budget = MB(1), .searches = true}),
-      "searches and a learned gamma are both set, but with a search no threshold decides"));
-  EXPECT_TRUE(contains(refusal({.budget = MB(1), .searches = true, .lossy = LossyOptions{}}),
-                       "searches and the lossy tier are both set"));
+      refusal(
+          {.gamma = GammaSchedule::learned(), .steps = 5, .budget = MB(1), .exact_search = true}),
+      "exact_search and a learned gamma are both set, but with a search no threshold decides"));
+  EXPECT_TRUE(contains(refusal({.budget = MB(1), .exact_search = true, .lossy = LossyOptions{}}),
+                       "exact_search and the lossy tier are both set"));
 }
 
 }  // namespace

@@ -84,7 +84,8 @@ TEST(PgacState, OfOtherOptionsIsRefusedWithTheDifference) {
   EXPECT_TRUE(
       contains(refusal({.alpha = 0.5, .gamma = GammaSchedule::linear(1, 2), .steps = 4}),
                "has gamma as constant from 1.0 to 1.0, and this Pgac's is linear from 1.0 to 2.0"));
-  EXPECT_TRUE(contains(refusal({.alpha = 0.5, .literal = true}), "has literal as false"));
+  EXPECT_TRUE(contains(refusal({.alpha = 0.5, .follow_pseudocode = true}),
+                       "has follow_pseudocode as false"));
   EXPECT_TRUE(contains(refusal({.alpha = 0.5, .ranking = PgacRanking::kRandom}),
                        "has ranking as influence, and this Pgac's is random"));
   EXPECT_TRUE(contains(refusal({.alpha = 0.5, .lossy = LossyOptions{}}), "without the lossy tier"));

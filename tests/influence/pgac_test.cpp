@@ -36,7 +36,7 @@ std::vector<bool> mask_of_bits(unsigned bits, std::size_t layers) {
 TEST(Pgac, RunsInsideAStepThatDropsEverything) {
   Sequential model = six_layers();
   const Tensors expected = plain_step_of(model, sample_of());
-  MemoryBudget budget(GiB(64), {.paranoid = true, .smallest = Bytes(1)});
+  MemoryBudget budget(GiB(64), {.min_bytes = Bytes(1), .paranoid = true});
   Pgac pgac;
   auto step = budget.step();
   const Tensors mine = pgac_step_of(pgac, model, sample_of());
@@ -101,7 +101,7 @@ TEST(Pgac, AgreesWithTheReferencesForAThousandSteps) {
                         .quantile = 0.4,
                         .gamma = GammaSchedule::linear(0.6, 1.4),
                         .steps = 1000,
-                        .literal = literal};
+                        .follow_pseudocode = literal};
     Pgac pgac(options);
     Reference reference(6, options);
     for (int step = 0; step < 1000; ++step) {
@@ -234,7 +234,7 @@ TEST(Pgac, RefusesOptionsOutOfRange) {
   EXPECT_TRUE(contains(refusal({.gamma = GammaSchedule::learned(), .steps = 5}),
                        "gamma is learned, but there is no budget"));
   EXPECT_TRUE(contains(refusal({.ranking = PgacRanking::kCost}), "there is no budget"));
-  EXPECT_TRUE(contains(refusal({.fills_budget = true}), "there is no budget to fill"));
+  EXPECT_TRUE(contains(refusal({.fill_budget = true}), "there is no budget to fill"));
   EXPECT_TRUE(contains(refusal({.budget = Bytes(0)}), "budget is 0; it must be above 0 bytes"));
   EXPECT_TRUE(contains(refusal({.hysteresis = 1}), "hysteresis is 1.000000"));
   EXPECT_TRUE(contains(refusal({.steps_between_changes = 0}), "steps_between_changes is 0"));

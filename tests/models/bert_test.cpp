@@ -34,7 +34,7 @@ at::Tensor encode(Bert& model, const at::Tensor& words, const at::Tensor& segmen
 }
 
 std::int64_t count_of(const BertOptions& options) {
-  const MetaTensors unallocated;
+  const MetaTensorsScope unallocated;
   return parameter_count(*Bert(options));
 }
 

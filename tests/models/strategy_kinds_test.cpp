@@ -44,7 +44,7 @@ struct Kinds {
       auto made = std::make_shared<Shelf>(place, shelves);
       shelf = made;
       method.around_forward = [made]() -> ContextScope {
-        return std::make_shared<SavedTensorHooks>(
+        return std::make_shared<SavedTensorHooksScope>(
             [made](const at::Tensor& t) {
               ++made->put;
               return t.clone();

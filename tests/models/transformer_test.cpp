@@ -133,7 +133,7 @@ TEST(TransformerBlock, NamesItsParametersAsCheckpointsOfTrainingRunsDo) {
 }
 
 TEST(TransformerBlock, ThePublishedNumberOfParametersOfGpt2Medium) {
-  const MetaTensors unallocated;
+  const MetaTensorsScope unallocated;
   EXPECT_EQ(parameter_count(*Gpt(gpt2_medium())), 354'823'168);
 }
 

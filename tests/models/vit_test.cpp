@@ -21,7 +21,7 @@ at::Tensor random_images(std::int64_t batch) {
 }
 
 TEST(Vit, HasThePublishedNumberOfParameters) {
-  const MetaTensors unallocated;
+  const MetaTensorsScope unallocated;
   EXPECT_EQ(parameter_count(*Vit(vit_base())), 86'567'656);
 }
 

@@ -51,15 +51,15 @@ class InstalledPackage(ProjectTest):
 
     def test_another_minor_version_of_reprise_is_not_taken(self):
         lists = self.example / "CMakeLists.txt"
-        lists.write_text(lists.read_text().replace("reprise 0.1", "reprise 0.2"))
+        lists.write_text(lists.read_text().replace("reprise 0.2", "reprise 0.3"))
         code, text = self.configure(self.example, f"-DCMAKE_PREFIX_PATH={self.prefix}")
         self.assertNotEqual(code, 0, text)
-        self.assertIn('compatible with requested version "0.2"', text)
+        self.assertIn('compatible with requested version "0.3"', text)
 
     def test_the_installed_command_line_starts_from_anywhere(self):
         code, text = run(self.prefix / "bin/reprise", "--version", cwd="/", env={})
         self.assertEqual(code, 0, text)
-        self.assertIn("0.1.0", text)
+        self.assertIn("0.2.0", text)
 
 
 if __name__ == "__main__":

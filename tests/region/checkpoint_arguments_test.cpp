@@ -181,8 +181,8 @@ TEST_P(CheckpointArguments, EveryTensorOfAUserTypeIsSavedThroughAutograd) {
   const StorageWatch tokens(batch.tokens), mask(batch.masks[0]);
   at::Tensor result;
   {
-    const SavedTensorHooks copies([](const at::Tensor& t) { return t.clone(); },
-                                  [](const at::Tensor& t) { return t; });
+    const SavedTensorHooksScope copies([](const at::Tensor& t) { return t.clone(); },
+                                       [](const at::Tensor& t) { return t; });
     result = checkpoint(
         options_, [](const user::Batch& b) { return (b.tokens * b.masks[0]).exp(); },
         std::move(batch));

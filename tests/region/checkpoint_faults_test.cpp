@@ -187,7 +187,7 @@ TEST_P(CheckpointFaults, InAHookScopeAroundTheRegion) {
       alive = token;
       at::Tensor loss;
       const auto forward = [&] {
-        const SavedTensorHooks scope(
+        const SavedTensorHooksScope scope(
             [&](const at::Tensor& t) {
               if (in_pack && fail) throw Planned();
               return t;

@@ -31,7 +31,7 @@ TEST_P(CheckpointAndHooks, SaveOnCpuAroundARegionChangesNoGradient) {
   const Tensors expected = plain();
   EXPECT_TRUE(same_bits(gradients_of(
                             [&] {
-                              const SaveOnCpu offload;
+                              const SaveOnCpuScope offload;
                               return checkpoint(options_, network, x_, w_);
                             },
                             {x_, w_}),
@@ -41,7 +41,7 @@ TEST_P(CheckpointAndHooks, SaveOnCpuAroundARegionChangesNoGradient) {
 TEST_P(CheckpointAndHooks, SaveOnCpuInsideARegionChangesNoGradient) {
   const Tensors expected = plain();
   const auto inside = [](const at::Tensor& x, const at::Tensor& w) {
-    const SaveOnCpu offload;
+    const SaveOnCpuScope offload;
     return network(x, w);
   };
   EXPECT_TRUE(same_bits(
@@ -53,7 +53,7 @@ TEST_P(CheckpointAndHooks, SaveOnCpuAroundAPartOfARegionChangesNoGradient) {
   const auto partly = [](const at::Tensor& x, const at::Tensor& w) {
     at::Tensor product = x * w;
     {
-      const SaveOnCpu offload;
+      const SaveOnCpuScope offload;
       product = product.exp();
     }
     return product.sin() * x.sigmoid();
@@ -67,7 +67,7 @@ TEST_P(CheckpointAndHooks, AnOuterScopeIsShownTheArgumentsAndNothingElse) {
   at::Tensor y;
   const at::Tensor h = x_ * 2;  // not a leaf: an activation like any other
   {
-    const SavedTensorHooks scope(
+    const SavedTensorHooksScope scope(
         [&](const at::Tensor& t) {
           packed.push_back(t.const_data_ptr());
           return t;
@@ -86,8 +86,8 @@ TEST_P(CheckpointAndHooks, AnOuterScopeDecidesHowLongAnArgumentsMemoryLives) {
   const StorageWatch watch(h);
   at::Tensor y;
   {
-    const SavedTensorHooks copies([](const at::Tensor& t) { return t.clone(); },
-                                  [](const at::Tensor& t) { return t; });
+    const SavedTensorHooksScope copies([](const at::Tensor& t) { return t.clone(); },
+                                       [](const at::Tensor& t) { return t; });
     y = checkpoint(options_, network, std::move(h), w_);
   }
   EXPECT_FALSE(watch.alive());
@@ -101,8 +101,8 @@ TEST_P(CheckpointAndHooks, AScopeAroundBackwardIsNotAppliedToTheRecomputation) {
   int packs = 0;
   const at::Tensor loss = checkpoint(options_, network, x_, w_).sum();
   {
-    const SavedTensorHooks scope([&](const at::Tensor& t) { return ++packs, t.clone(); },
-                                 [](const at::Tensor& t) { return t; });
+    const SavedTensorHooksScope scope([&](const at::Tensor& t) { return ++packs, t.clone(); },
+                                      [](const at::Tensor& t) { return t; });
     loss.backward();
   }
   EXPECT_TRUE(same_bits(take_gradients({x_, w_}), expected));
@@ -187,9 +187,9 @@ TEST(CheckpointAndHooksScopes, ARegionInsideNoSavedTensorHooksStillWorks) {
   int packs = 0;
   const Tensors actual = gradients_of(
       [&] {
-        const SavedTensorHooks scope([&](const at::Tensor& t) { return ++packs, t; },
-                                     [](const at::Tensor& t) { return t; });
-        const NoSavedTensorHooks none;
+        const SavedTensorHooksScope scope([&](const at::Tensor& t) { return ++packs, t; },
+                                          [](const at::Tensor& t) { return t; });
+        const NoSavedTensorHooksScope none;
         return checkpoint(network, x, w);
       },
       {x, w});
@@ -201,7 +201,7 @@ TEST(CheckpointAndHooksScopes, WhatNoSavedTensorHooksCoversInsideARegionIsKeptAn
   const at::Tensor x = leaf();
   int runs = 0;
   const auto kept = [](const at::Tensor& t) {
-    const NoSavedTensorHooks none;
+    const NoSavedTensorHooksScope none;
     return t.exp().sin();
   };
   const Tensors actual = gradients_of([&] { return checkpoint(counted(runs, kept), x); }, {x});

@@ -93,7 +93,7 @@ TEST(CheckpointLeftState, AChangedArgumentIsNamedUnderHooksToo) {
   const auto itself = [](const at::Tensor& t) { return t; };
   at::Tensor loss;
   {
-    SavedTensorHooks scope(itself, itself);
+    SavedTensorHooksScope scope(itself, itself);
     loss = checkpoint([](const at::Tensor& t) { return t.sin(); }, x).sum();
   }
   {

@@ -108,7 +108,7 @@ TEST(CheckpointStateNonReentrant, WhatHooksInsideTheFunctionWriteIsTheirs) {
   std::int64_t used = 0;
   const auto body = [&](const at::Tensor& x) {
     const at::Tensor y = x.sin();
-    const SavedTensorHooks hooks(
+    const SavedTensorHooksScope hooks(
         [&](const at::Tensor& tensor) {
           pool[used].copy_(tensor.flatten());
           return used++;

@@ -142,8 +142,8 @@ TEST_F(CheckpointThreads, FlagsAndScopesBelongToTheThread) {
   const EarlyStopScope never(EarlyStop::kNever);
   bool checkpointing = true, recomputing = true;
   int packs = 0;
-  const SavedTensorHooks hooks([&](const at::Tensor& t) { return ++packs, t; },
-                               [](const at::Tensor& t) { return t; });
+  const SavedTensorHooksScope hooks([&](const at::Tensor& t) { return ++packs, t; },
+                                    [](const at::Tensor& t) { return t; });
   const at::Tensor y = checkpoint(
       [&](const at::Tensor& t) {
         if (is_recomputing()) return t.exp();

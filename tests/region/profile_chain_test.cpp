@@ -90,7 +90,7 @@ TEST(ProfileChain, TakesGradientsInTheLayoutOfAStep) {
       peak = scope.peak_above_start();
     }
     model->zero_grad();
-    const auto predicted = static_cast<double>(check(chain, schedule).peak.count);
+    const auto predicted = static_cast<double>(evaluate(chain, schedule).peak.count);
     EXPECT_NEAR(predicted / static_cast<double>(peak.count), 1, 0.02) << name;
   }
 }
@@ -103,7 +103,7 @@ TEST(ProfileChain, CountsGradientsOfSharedParametersOnce) {
   const Bytes once(65 * 64 * 4);
   EXPECT_EQ(chain.stages[0].parameter_gradients, Bytes(0));
   EXPECT_EQ(chain.stages[2].parameter_gradients, once);
-  const auto predicted = static_cast<double>(check(chain, planners::keep_all(chain)).peak.count);
+  const auto predicted = static_cast<double>(evaluate(chain, planners::keep_all(chain)).peak.count);
   const auto measured = static_cast<double>(plain_chain_step(model).peak.count);
   EXPECT_NEAR(predicted / measured, 1, 0.02);
 }

@@ -4,6 +4,7 @@
 #include <reprise/reprise.h>
 #include <reprise/sequential.h>
 
+#include "plan/chain/revolve.h"
 #include "tests/plan/chain/chains.h"
 #include "tests/region/chain_steps.h"
 #include "tests/region/testing.h"
@@ -29,7 +30,7 @@ TEST(SequentialSchedule, GradientsAreThoseOfThePlainStepUnderEveryPlanner) {
   }
   const planners::Rotor rotor(chain);
   const Bytes least = rotor.least();
-  const Bytes most = check(chain, planners::keep_all(chain)).peak;
+  const Bytes most = evaluate(chain, planners::keep_all(chain)).peak;
   for (int i = 0; i <= 8; ++i) {
     const Bytes budget = least + Bytes((most - least).count * i / 8);
     const Outcome found = scheduled(model, rotor.plan(budget));
@@ -42,10 +43,10 @@ TEST(SequentialSchedule, ThePeakIsThePredictedOne) {
   const Chain chain = profile_chain(model, chain_sample());
   const planners::Rotor rotor(chain);
   const Bytes least = rotor.least();
-  const Bytes most = check(chain, planners::keep_all(chain)).peak;
+  const Bytes most = evaluate(chain, planners::keep_all(chain)).peak;
   for (int i = 0; i <= 6; ++i) {
     const Schedule schedule = rotor.plan(least + Bytes((most - least).count * i / 6));
-    const auto predicted = static_cast<double>(check(chain, schedule).peak.count);
+    const auto predicted = static_cast<double>(evaluate(chain, schedule).peak.count);
     const auto measured = static_cast<double>(scheduled(model, schedule).peak.count);
     EXPECT_NEAR(predicted / measured, 1, 0.01) << picture(chain, schedule);
   }
@@ -81,7 +82,8 @@ TEST(SequentialSchedule, AnOutputThatTheCallerHoldsIsWithinTheBudget) {
   }
   const at::Tensor x = at::randn({1024, 128});
   const planners::Rotor rotor(profile_chain(model, x));
-  const Bytes least = rotor.least(), most = check(profile_chain(model, x), rotor.plan(GB(1))).peak;
+  const Bytes least = rotor.least(),
+              most = evaluate(profile_chain(model, x), rotor.plan(GB(1))).peak;
   for (int i = 1; i <= 6; ++i) {
     const Bytes budget = least + Bytes((most - least).count * i / 6);
     for (int step = 0; step < 2; ++step) {
@@ -142,8 +144,8 @@ TEST(SequentialSchedule, NothingRunsAgainThatWasNotPlanned) {
   const at::Tensor x = leaf({3, 4});
   const Schedule schedule = plan::revolve_checkpoints(plan::uniform_chain(6), 2);
   std::vector<int> expected(6);
-  for (const ChainStep& each : schedule.steps) {
-    if (each.what != ChainStep::Do::kBackward) ++expected[static_cast<std::size_t>(each.stage)];
+  for (const ScheduleOp& each : schedule.ops) {
+    if (each.kind != ScheduleOp::Kind::kBackward) ++expected[static_cast<std::size_t>(each.stage)];
   }
   CheckpointOptions options;
   options.early_stop = EarlyStop::kNever;
@@ -160,9 +162,9 @@ TEST(SequentialSchedule, WhatIsOffloadedGoesToTheStoreAndComesBack) {
   // A store so fast that nothing is run again.
   const TransferRate rate{1e15};
   const planners::Rotor rotor(chain, {.slots = 0, .store = rate});
-  const Bytes most = check(chain, planners::keep_all(chain)).peak;
+  const Bytes most = evaluate(chain, planners::keep_all(chain)).peak;
   const Schedule schedule = rotor.plan(rotor.least() + Bytes((most - rotor.least()).count / 2));
-  ASSERT_GT(check(chain, schedule, rate).transfer.count(), 0) << picture(chain, schedule);
+  ASSERT_GT(evaluate(chain, schedule, rate).transfer.count(), 0) << picture(chain, schedule);
   const auto store = memory_store();
   const Outcome found = chain_step(model, [&](const at::Tensor& x) {
     at::Tensor y = checkpoint_sequential(model, schedule, x, {}, store);
@@ -198,7 +200,7 @@ TEST(SequentialSchedule, RefusesSchedulesOfAnotherModel) {
   EXPECT_TRUE(contains(error_of<PlanError>([&] {
                          checkpoint_sequential(two, Schedule{{}, {1, 1}}, chain_sample());
                        }),
-                       "step 0 of the schedule: stage 0 should be kept"));
+                       "operation 0 of the schedule: stage 0 should be kept"));
   EXPECT_TRUE(contains(error_of<PlanError>([&] {
                          checkpoint_sequential(two, Schedule{{}, {3, -1}}, chain_sample());
                        }),
@@ -242,7 +244,7 @@ TEST(SequentialSchedule, RunsEveryPlanThatOffloads) {
   const Chain chain = profile_chain(model, chain_sample());
   const TransferRate rate{1e12};
   const planners::Rotor rotor(chain, {.slots = 0, .store = rate});
-  const Bytes most = check(chain, planners::keep_all(chain)).peak;
+  const Bytes most = evaluate(chain, planners::keep_all(chain)).peak;
   for (int i = 0; i <= 8; ++i) {
     const Schedule schedule =
         rotor.plan(rotor.least() + Bytes((most - rotor.least()).count * i / 8));

@@ -112,8 +112,8 @@ TEST_F(KeptDraws, UnderAByteBudgetGradientsAreThePlainOnes) {
     return masked(masked(checkpoint(options_, masked, checkpoint(options_, masked, x))));
   };
   const Tensors plain = gradients_of([&] { return f(x_); }, {x_});
-  const BudgetOptions dropping_all{.paranoid = true, .smallest = Bytes(1)};
-  const BudgetOptions dropping_some{.smallest = Bytes(1)};
+  const BudgetOptions dropping_all{.min_bytes = Bytes(1), .paranoid = true};
+  const BudgetOptions dropping_some{.min_bytes = Bytes(1)};
   for (const auto& [limit, options] :
        {std::pair(GiB(64), dropping_all),
         std::pair(live_bytes() + Bytes(9 * kSide * kSide * 4), dropping_some)}) {

@@ -48,7 +48,7 @@ struct SkipNetwork {
       skips.push_back(at::relu(h.repeat({6, 1})));  // cheap and large
     }
     for (int i = 4; i >= 0; --i) {
-      const Offload scope(store, Bytes(1024));
+      const OffloadScope scope(store, Bytes(1024));
       const at::Tensor skip = skips[static_cast<std::size_t>(i)].square();
       h = skip.view({6, 64, 64}).mean(0) + at::dropout((h.mm(w) * 0.05).tanh(), 0.3, true);
       h = h + skip.narrow(1, 8, 40).sin().sum() * 1e-3 + skip.narrow(0, 3, 10).exp().sum() * 1e-3;
@@ -65,7 +65,7 @@ TEST_P(StoreInAStep, OffloadedValuesAreThoseOfOutsideWhereEverythingIsDropped) {
   const SkipNetwork network;
   const Tensors expected = network.run(make());
   for (const bool verify : {false, true}) {
-    MemoryBudget budget(GiB(64), {.verify = verify, .paranoid = true, .smallest = Bytes(1)});
+    MemoryBudget budget(GiB(64), {.min_bytes = Bytes(1), .verify = verify, .paranoid = true});
     auto step = budget.step();
     const Tensors mine = network.run(make());
     step.finish();
@@ -80,18 +80,20 @@ TEST_P(StoreInAStep, OffloadedValuesAreThoseOfOutsideUnderTightBudgets) {
   const PeakScope scope;
   network.run(make());
   const auto most = static_cast<double>(scope.peak_above_start().count);
-  for (const std::string heuristic : {"h_up", "h_dtr", "lru", "largest", "random"}) {
+  for (const Heuristic heuristic : {Heuristic::kHUp, Heuristic::kHDtr, Heuristic::kLru,
+                                    Heuristic::kLargest, Heuristic::kRandom}) {
     // What the store gives back are roots, which replays keep: not all of these suffice.
     int done = 0, dropping = 0;
     std::string refused;
     for (const double share : {0.95, 0.9, 0.85, 0.75, 0.65, 0.5}) {
       const Bytes limit = live_bytes() + Bytes(static_cast<std::int64_t>(share * most));
-      MemoryBudget budget(limit, {.heuristic = heuristic, .smallest = KiB(1), .learn = false});
+      MemoryBudget budget(
+          limit, {.heuristic = heuristic, .min_bytes = KiB(1), .plan_repeated_steps = false});
       try {
         auto step = budget.step();
         const Tensors mine = network.run(make());
         step.finish();
-        EXPECT_TRUE(same_bits(mine, expected)) << heuristic << " " << share;
+        EXPECT_TRUE(same_bits(mine, expected)) << to_string(heuristic) << " " << share;
         ++done;
         dropping += budget.report().dropped > 0;
         EXPECT_LE(budget.report().peak, limit + budget.report().other_threads);
@@ -99,8 +101,8 @@ TEST_P(StoreInAStep, OffloadedValuesAreThoseOfOutsideUnderTightBudgets) {
         refused += std::to_string(share) + ": " + error.what() + "\n";  // too tight
       }
     }
-    EXPECT_GE(done, 1) << heuristic << ", refused: " << refused;
-    EXPECT_GE(dropping, 1) << heuristic << ", refused: " << refused;
+    EXPECT_GE(done, 1) << to_string(heuristic) << ", refused: " << refused;
+    EXPECT_GE(dropping, 1) << to_string(heuristic) << ", refused: " << refused;
   }
 }
 
@@ -122,7 +124,7 @@ TEST_P(StoreInAStep, ParksAndLoadsWhatWasDropped) {
     return parked_and_back;
   };
   const Tensors expected = run();
-  MemoryBudget budget(GiB(64), {.paranoid = true, .smallest = Bytes(1)});
+  MemoryBudget budget(GiB(64), {.min_bytes = Bytes(1), .paranoid = true});
   auto step = budget.step();
   const Tensors mine = run();
   step.finish();
@@ -135,7 +137,7 @@ TEST_P(StoreInAStep, WhatIsParkedIsThereWhenTheStepHasEnded) {
   const auto store = make(), other = make();
   const at::Tensor expected = other->park(base.mul(2))->load().clone();
   std::unique_ptr<ParkedTensor> parked;
-  MemoryBudget budget(GiB(64), {.paranoid = true, .smallest = Bytes(1)});
+  MemoryBudget budget(GiB(64), {.min_bytes = Bytes(1), .paranoid = true});
   {
     auto step = budget.step();
     parked = store->park(base.mul(2));
@@ -150,7 +152,7 @@ TEST(DiskStoreInAStep, AHintTakesNoRoomThatTheBudgetLacks) {
   const auto parked = store->park(value);
   store->flush();
   const Bytes limit = live_bytes() + MB(1);
-  MemoryBudget budget(limit, {.learn = false});
+  MemoryBudget budget(limit, {.plan_repeated_steps = false});
   auto step = budget.step();
   at::Tensor filler = at::ones({200'000});
   EXPECT_TRUE(parked->prefetch());

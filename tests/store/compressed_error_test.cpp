@@ -32,7 +32,8 @@ TEST(CompressedError, BfloatsAreTheNearestOnes) {
   EXPECT_EQ(back[1].item<double>(), 1 + std::ldexp(1, -7));
   EXPECT_EQ(back[2].item<double>(), 1) << "a tie, to even";
   EXPECT_TRUE((back - doubles).abs().le(doubles.abs() / 256).all().item<bool>());
-  EXPECT_EQ(taken_by(Compression::kBfloat16, tensor.to(at::kHalf)).form, CompressedForm::kAsItIs);
+  EXPECT_EQ(taken_by(Compression::kBfloat16, tensor.to(at::kHalf)).form,
+            CompressedForm::kUncompressed);
 }
 
 // Minimum and step of each block of a flat tensor.
@@ -60,7 +61,7 @@ TEST(CompressedError, AnElementIsNeverOffByMoreThanAStep) {
     const at::Tensor tensor = (at::randn({count}, at::kDouble) * size + middle).to(dtype);
     const auto store = compressed_store({.compression = compression, .block = block});
     const at::Tensor back = through(*store, tensor);
-    RC_ASSERT(store->totals(CompressedForm::kAsItIs).count == 0);
+    RC_ASSERT(store->totals(CompressedForm::kUncompressed).count == 0);
     RC_ASSERT(back.dtype() == tensor.dtype());
     const at::Tensor exact = tensor.to(at::kDouble);
     const auto [least, step] = blocks_of(exact, block, steps_of(compression));

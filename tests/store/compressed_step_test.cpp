@@ -44,7 +44,7 @@ CompressedRun run(CompressedNetwork& network, Compression compression) {
   run.gradients = gradients_of(
       [&] {
         torch::manual_seed(11);
-        const Offload scope(store, Bytes(0));
+        const OffloadScope scope(store, Bytes(0));
         at::Tensor loss = network.forward();
         run.before = store->statistics().parked;
         run.after = store->compressed();

@@ -26,7 +26,7 @@ TEST(CompressedStore, IsExactUnlessAskedForMore) {
   const auto parked = store->park(tensor);
   EXPECT_TRUE(parked->load().is_alias_of(tensor)) << "nothing is saved, and nothing copied";
   EXPECT_EQ(store->compressed(), Bytes(4000));
-  EXPECT_EQ(taken_by(Compression::kExact, tensor), (Taken{CompressedForm::kAsItIs, 4000}));
+  EXPECT_EQ(taken_by(Compression::kExact, tensor), (Taken{CompressedForm::kUncompressed, 4000}));
   EXPECT_EQ(store->name(), "compressed store (exact)");
 }
 
@@ -50,7 +50,8 @@ TEST(CompressedStore, AThirdKindAnywhereIsSeen) {
   for (const std::int64_t place : {0, 7, 65'535, 65'536, 99'999}) {
     at::Tensor tensor = (normal({100'000}) > 0).to(at::kInt) + 1;
     tensor[place] = 7;
-    EXPECT_EQ(taken_by(Compression::kExact, tensor), (Taken{CompressedForm::kAsItIs, 400'000}));
+    EXPECT_EQ(taken_by(Compression::kExact, tensor),
+              (Taken{CompressedForm::kUncompressed, 400'000}));
     EXPECT_TRUE(same_tensor(through(Compression::kExact, tensor), tensor)) << place;
   }
 }
@@ -65,9 +66,9 @@ TEST(CompressedStore, WhatIsMostlyZeroTakesTheRestAndABitAnElement) {
   EXPECT_TRUE(same_tensor(through(Compression::kExact, tensor), tensor));
   // -0 is an element, and a quarter less is what it must save.
   EXPECT_EQ(taken_by(Compression::kExact, at::where(x > 0, x, -0.0f)).form,
-            CompressedForm::kAsItIs);
+            CompressedForm::kUncompressed);
   EXPECT_EQ(taken_by(Compression::kExact, at::where(x > -1, x, 0.0f)).form,
-            CompressedForm::kAsItIs);
+            CompressedForm::kUncompressed);
   // 8 bits are fewer here, and not there.
   EXPECT_EQ(taken_by(Compression::kInt8, tensor).form, CompressedForm::kInt8);
   EXPECT_EQ(taken_by(Compression::kInt8, (x - 1.5).relu()).form, CompressedForm::kSparse);

@@ -35,7 +35,7 @@ inline Taken taken_by(Compression compression, const at::Tensor& tensor, std::in
     EXPECT_EQ(totals.after, store->compressed());
     return {form, store->compressed().count};
   }
-  return {CompressedForm::kAsItIs, -1};
+  return {CompressedForm::kUncompressed, -1};
 }
 
 inline at::Tensor normal(at::IntArrayRef sizes, std::uint64_t seed = 1) {

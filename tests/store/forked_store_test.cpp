@@ -75,7 +75,8 @@ TEST_F(ForkedStore, ADiskStoreSaysThatItIsTheParentsAndTheParentsGoesOn) {
 TEST_F(ForkedStore, ABudgetThatParksThereComputesAgain) {
   const auto run = [] {
     at::set_num_threads(1);
-    MemoryBudget budget(live_bytes() + MB(4), {.store = disk_store(small_disk()), .learn = false});
+    MemoryBudget budget(live_bytes() + MB(4),
+                        {.store = disk_store(small_disk()), .plan_repeated_steps = false});
     const at::Tensor x = leaf({256, 256});
     const auto forward = [&] {
       at::Tensor y = x;

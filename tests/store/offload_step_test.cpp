@@ -49,7 +49,7 @@ struct Network {
 TEST_P(OffloadStep, GradientsAreThoseOfThePlainStepBitByBit) {
   Network network;
   const auto offloaded = [&] {
-    const Offload scope(store_, Bytes(0));
+    const OffloadScope scope(store_, Bytes(0));
     return network.forward();
   };
   const Tensors plain = gradients_of([&] { return network.forward(); }, network.parameters());
@@ -65,7 +65,7 @@ TEST_P(OffloadStep, NoiseThatIsSavedBeforeItIsDrawnStays) {
   const auto f = [&] { return at::rrelu(x * 2, 0.1, 0.6, /*training=*/true).sin(); };
   const Tensors plain = gradients_of(f, {x});
   const auto offloaded = [&] {
-    const Offload scope(store_, Bytes(0));
+    const OffloadScope scope(store_, Bytes(0));
     return f();
   };
   EXPECT_TRUE(same_bits(gradients_of(offloaded, {x}), plain));
@@ -74,7 +74,7 @@ TEST_P(OffloadStep, NoiseThatIsSavedBeforeItIsDrawnStays) {
 TEST_P(OffloadStep, SecondDerivativesAreThoseOfThePlainStep) {
   const at::Tensor x = leaf(), w = leaf();
   const auto both = [&](bool offload) {
-    std::optional<Offload> scope;
+    std::optional<OffloadScope> scope;
     if (offload) scope.emplace(store_, Bytes(0));
     const at::Tensor loss = ((x * w).exp() * x.sin() * w).sum();
     Tensors first = torch::autograd::grad({loss}, {x, w}, {}, true, /*create_graph=*/true);
@@ -104,8 +104,8 @@ TEST_P(OffloadStep, AnyProgramWithRegionsInItHasThePlainGradients) {
       ProgramState state;
       at::Tensor loss;
       {
-        std::optional<Offload> scope;
-        if (offload) scope.emplace(store_, OffloadOptions{.minimum = minimum, .hold = hold});
+        std::optional<OffloadScope> scope;
+        if (offload) scope.emplace(store_, OffloadOptions{.min_bytes = minimum, .hold = hold});
         Tensors values = {x, y, x * y};
         run(program, values, w, state, offload && regions);
         loss = (w * values.back()).sum();
@@ -128,7 +128,7 @@ TEST_P(OffloadStep, ThreadsShareAStoreAndOneGraph) {
   std::atomic<int> wrong = 0;
   at::Tensor shared;
   {
-    const Offload scope(store_, Bytes(0));
+    const OffloadScope scope(store_, Bytes(0));
     shared = forward();
   }
   for (int t = 0; t < 4; ++t) {
@@ -136,7 +136,7 @@ TEST_P(OffloadStep, ThreadsShareAStoreAndOneGraph) {
       for (int i = 0; i < 5; ++i) {
         at::Tensor own;
         {
-          const Offload scope(store_, Bytes(0));
+          const OffloadScope scope(store_, Bytes(0));
           own = forward();
         }
         for (const at::Tensor& loss : {shared, own}) {
@@ -158,7 +158,7 @@ TEST_P(OffloadStep, AFaultAnywhereFailsOneStepAndTheNextOneWorks) {
   const auto step = [&] {
     at::Tensor loss;
     {
-      const Offload scope(store_, Bytes(0));
+      const OffloadScope scope(store_, Bytes(0));
       loss = (x * 2).sin().exp().tanh().sum();
     }
     // Or values might come back from memory before they were moved.
@@ -208,7 +208,7 @@ TEST(OffloadMemory, ThePeakOfAStepFallsToAFewTensors) {
     const PeakScope scope;
     at::Tensor loss;
     {
-      std::optional<Offload> offload;
+      std::optional<OffloadScope> offload;
       if (store != nullptr) offload.emplace(store);
       loss = forward();
     }

@@ -15,14 +15,14 @@ using Log = std::vector<std::string>;
 class OffloadTest : public ::testing::Test {
  protected:
   const std::shared_ptr<RecordingStore> store_ = std::make_shared<RecordingStore>();
-  const OffloadOptions everything_ = {.minimum = Bytes(0)};
+  const OffloadOptions everything_ = {.min_bytes = Bytes(0)};
 };
 
 TEST_F(OffloadTest, AStorageIsParkedOnceWhoeverSavesItAndHowever) {
   const at::Tensor x = leaf({8, 8});
   at::Tensor loss;
   {
-    const Offload scope(store_, everything_);
+    const OffloadScope scope(store_, everything_);
     const at::Tensor y = x * 2;  // a fresh storage
     store_->take_log();
     loss = (y * y).sum();
@@ -39,7 +39,7 @@ TEST_F(OffloadTest, AStorageIsParkedOnceWhoeverSavesItAndHowever) {
 TEST_F(OffloadTest, ParametersAndTheirViewsStay) {
   torch::nn::Linear linear(16, 16);
   const at::Tensor x = torch::randn({4, 16});
-  const Offload scope(store_, everything_);
+  const OffloadScope scope(store_, everything_);
   const at::Tensor y = linear->forward(x) * linear->bias * linear->weight.select(0, 0);
   // Saved: x, the weight transposed, and the two results that products need.
   EXPECT_EQ(store_->count("park"), 3);
@@ -48,7 +48,7 @@ TEST_F(OffloadTest, ParametersAndTheirViewsStay) {
 
 TEST_F(OffloadTest, SmallTensorsStay) {
   const at::Tensor x = leaf({10, 10});
-  const Offload scope(store_, Bytes(401));
+  const OffloadScope scope(store_, Bytes(401));
   const at::Tensor y = (x * 2).sin();
   EXPECT_EQ(store_->count("park"), 0);
   const at::Tensor large = torch::ones({101}) * x.sum();
@@ -61,7 +61,7 @@ TEST_F(OffloadTest, ASmallPartOfLargeMemoryDoesNotKeepTheRest) {
   at::Tensor loss;
   std::unique_ptr<StorageWatch> large;
   {
-    const Offload scope(store_, KiB(1));
+    const OffloadScope scope(store_, KiB(1));
     const at::Tensor y = x * 2;
     large = std::make_unique<StorageWatch>(y);
     store_->take_log();
@@ -79,7 +79,7 @@ TEST_F(OffloadTest, ASmallPartOfLargeMemoryDoesNotKeepTheRest) {
 TEST_F(OffloadTest, APartOfAMuchLargerStorageIsParkedAlone) {
   const at::Tensor data = torch::randn({100, 1000});
   const at::Tensor weight = leaf({1000});
-  const Offload scope(store_, KiB(1));
+  const OffloadScope scope(store_, KiB(1));
   const at::Tensor y = (data.narrow(0, 10, 5) * weight).sum();
   EXPECT_EQ(store_->statistics().parked, Bytes(5 * 1000 * 4));
 }
@@ -88,7 +88,7 @@ TEST_F(OffloadTest, WhatSomebodyStillHoldsIsReadWhereItIs) {
   const at::Tensor x = leaf({8, 8});
   at::Tensor held, loss;
   {
-    const Offload scope(store_, everything_);
+    const OffloadScope scope(store_, everything_);
     held = x * 2;
     loss = held.sin().sum() + (x * 3).cos().sum();
   }
@@ -102,7 +102,7 @@ TEST_F(OffloadTest, ComesBackInReverseOrderFetchedAheadAndIsDroppedWhenItWasRead
   store_->room = 2;
   at::Tensor loss;
   {
-    const Offload scope(store_, everything_);
+    const OffloadScope scope(store_, everything_);
     loss = x.exp().exp().exp().exp().sum();
   }
   EXPECT_EQ(store_->take_log(), (Log{"park 0", "park 1", "park 2", "park 3"}));
@@ -117,7 +117,7 @@ TEST_F(OffloadTest, MemoryWithSeveralReadersIsFetchedOnceAndGoesWithTheLastOfThe
   const at::Tensor x = leaf({8, 8});
   at::Tensor loss;
   const auto forward = [&](const OffloadOptions& options) {
-    const Offload scope(store_, options);
+    const OffloadScope scope(store_, options);
     const at::Tensor y = x * 2;
     loss = (y.sin() * y.cos()).sum() + y.t().exp().sum();
   };
@@ -128,7 +128,7 @@ TEST_F(OffloadTest, MemoryWithSeveralReadersIsFetchedOnceAndGoesWithTheLastOfThe
   EXPECT_EQ(store_->statistics().count, 0);
 
   // With no room to hold it for the others it is fetched for each.
-  forward({.minimum = Bytes(0), .hold = Bytes(0)});
+  forward({.min_bytes = Bytes(0), .hold = Bytes(0)});
   store_->take_log();
   loss.backward();
   EXPECT_EQ(store_->count("load"), 5);
@@ -139,7 +139,7 @@ TEST_F(OffloadTest, RetainedGraphsReadAgainAndHoldNothingInBetween) {
   const at::Tensor x = leaf({1000});
   at::Tensor loss;
   {
-    const Offload scope(store_, everything_);
+    const OffloadScope scope(store_, everything_);
     const at::Tensor y = x * 2;
     loss = (y.sin() * y.exp()).sum();
   }
@@ -160,7 +160,7 @@ TEST_F(OffloadTest, ChangingASavedTensorInPlaceIsAutogradsError) {
   const auto text_of = [&](bool offload, bool keep) {
     at::Tensor loss, held;
     {
-      std::optional<Offload> scope;
+      std::optional<OffloadScope> scope;
       if (offload) scope.emplace(store_, everything_);
       at::Tensor y = x * 2;
       loss = y.sin().sum();
@@ -181,7 +181,7 @@ TEST_F(OffloadTest, AStorageThatWasChangedBetweenTwoSavesIsParkedForEach) {
   const at::Tensor x = leaf({8});
   at::Tensor loss = torch::zeros({});
   {
-    const Offload scope(store_, everything_);
+    const OffloadScope scope(store_, everything_);
     const at::Tensor y = torch::zeros({8});
     for (int i = 0; i < 3; ++i) {
       // Each alias counts changes for itself, and so each is at version 1.
@@ -197,15 +197,15 @@ TEST_F(OffloadTest, AStorageThatWasChangedBetweenTwoSavesIsParkedForEach) {
 
 TEST_F(OffloadTest, AScopeInsideWinsAndOneThatKeepsNothingBackTakesItsPart) {
   const at::Tensor x = leaf({8});
-  const Offload outer(store_, everything_);
+  const OffloadScope outer(store_, everything_);
   {
     const auto inner_store = std::make_shared<RecordingStore>();
-    const Offload inner(inner_store, everything_);
+    const OffloadScope inner(inner_store, everything_);
     const at::Tensor y = x.exp();
     EXPECT_EQ(inner_store->count("park"), 1);
   }
   {
-    const NoSavedTensorHooks none;
+    const NoSavedTensorHooksScope none;
     const at::Tensor y = x.exp();
   }
   EXPECT_EQ(store_->count("park"), 0);
@@ -218,7 +218,7 @@ TEST_F(OffloadTest, KeepsWhatTheStoreCannotTake) {
   const at::Tensor sparse = torch::eye(3).to_sparse();
   at::Tensor loss;
   {
-    const Offload scope(store_, everything_);
+    const OffloadScope scope(store_, everything_);
     loss = at::mm(sparse, weight).sum();
   }
   EXPECT_EQ(store_->count("park"), 0);
@@ -230,7 +230,7 @@ TEST_F(OffloadTest, ARegionInsideParksItsArguments) {
   const at::Tensor x = leaf({8});
   const auto block = [](const at::Tensor& t) { return t.sin().exp().tanh(); };
   const auto forward = [&](bool offload, bool regions) {
-    std::optional<Offload> scope;
+    std::optional<OffloadScope> scope;
     if (offload) scope.emplace(store_, everything_);
     at::Tensor y = x * 2;
     for (int i = 0; i < 3; ++i) y = regions ? checkpoint(block, y) : block(y);
@@ -247,7 +247,7 @@ TEST_F(OffloadTest, AScopeInsideARegionKeepsTheRegionFromRunningAgain) {
   const at::Tensor x = leaf({8});
   int runs = 0;
   const auto block = counted(runs, [&](const at::Tensor& t) {
-    const Offload scope(store_, everything_);
+    const OffloadScope scope(store_, everything_);
     return t.sin().exp().tanh();
   });
   const Tensors plain = gradients_of([&] { return x.sin().exp().tanh(); }, {x});
@@ -257,12 +257,13 @@ TEST_F(OffloadTest, AScopeInsideARegionKeepsTheRegionFromRunningAgain) {
 }
 
 TEST_F(OffloadTest, NullAndNegativeAreRefused) {
-  EXPECT_TRUE(contains(error_of<UsageError>([] { const Offload scope(nullptr); }),
+  EXPECT_TRUE(contains(error_of<UsageError>([] { const OffloadScope scope(nullptr); }),
                        "the store is null; pass memory_store()"));
-  EXPECT_TRUE(contains(error_of<UsageError>([&] { const Offload scope(store_, Bytes(-1)); }),
-                       "minimum is -1 B; it must be zero or more"));
-  EXPECT_TRUE(contains(
-      error_of<UsageError>([&] { const Offload scope(store_, {.hold = Bytes(-1)}); }), "hold is"));
+  EXPECT_TRUE(contains(error_of<UsageError>([&] { const OffloadScope scope(store_, Bytes(-1)); }),
+                       "min_bytes is -1 B; it must be zero or more"));
+  EXPECT_TRUE(
+      contains(error_of<UsageError>([&] { const OffloadScope scope(store_, {.hold = Bytes(-1)}); }),
+               "hold is"));
 }
 
 }  // namespace

@@ -192,21 +192,21 @@ void offloaded(World& w) {
     default:
       store = compressed_store();
   }
-  const Offload scope(store, Bytes(1));
+  const OffloadScope scope(store, Bytes(1));
   Tensor y = block(w.any(), w.leaves[1]).relu();
   y = at::dropout(y * w.any(), 0.5, true);
   w.add(block(y, w.leaves[1]));
 }
 
 void hooked(World& w) {
-  const SavedTensorHooks scope([](const Tensor& t) { return t.clone(); },
-                               [](const Tensor& t) { return t.mul(1); });
+  const SavedTensorHooksScope scope([](const Tensor& t) { return t.clone(); },
+                                    [](const Tensor& t) { return t.mul(1); });
   w.add(block(w.any(), w.leaves[1]));
 }
 
 // Another budget's, of which everything is dropped.
 void step_inside(World& w) {
-  MemoryBudget inner(GiB(64), {.paranoid = true, .smallest = Bytes(1)});
+  MemoryBudget inner(GiB(64), {.min_bytes = Bytes(1), .paranoid = true});
   Tensor y;
   {
     auto step = inner.step();

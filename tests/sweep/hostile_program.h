@@ -21,7 +21,7 @@
 
 namespace reprise::testing {
 
-// A matrix has 16 KiB, which is the default of BudgetOptions::smallest.
+// A matrix has 16 KiB, which is the default of BudgetOptions::min_bytes.
 constexpr std::int64_t kSide = 64;
 
 struct HostileWorld {

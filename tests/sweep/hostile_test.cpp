@@ -32,12 +32,12 @@ DrawnBudget draw_budget(std::mt19937_64& random, Bytes live, Bytes above) {
   const auto pick = [&](auto list) { return list[random() % list.size()]; };
   DrawnBudget drawn{GiB(64), {}, {}};
   BudgetOptions& options = drawn.options;
-  options.smallest = pick(std::vector<Bytes>{Bytes(1), KiB(1), KiB(16)});
+  options.min_bytes = pick(std::vector<Bytes>{Bytes(1), KiB(1), KiB(16)});
   options.verify = random() % 4 == 0;
-  options.planning = std::chrono::duration<double>(0.05);
-  options.learn = random() % 3 == 0;
-  options.heuristic = pick(std::vector<std::string>{"h_up", "h_up", "h_dtr", "h_eq", "h_local",
-                                                    "lru", "largest", "random"});
+  options.planning_time = std::chrono::duration<double>(0.05);
+  options.plan_repeated_steps = random() % 3 == 0;
+  options.heuristic = parse_heuristic(pick(std::vector<std::string>{
+      "h_up", "h_up", "h_dtr", "h_eq", "h_local", "lru", "largest", "random"}));
   if (random() % 6 == 0) {
     options.store = disk_store({.folder = std::filesystem::temp_directory_path()});
   }
@@ -49,10 +49,10 @@ DrawnBudget draw_budget(std::mt19937_64& random, Bytes live, Bytes above) {
   } else {
     drawn.limit = live + Bytes(static_cast<std::int64_t>(share * static_cast<double>(above.count)));
   }
-  drawn.told = options.heuristic + (options.paranoid ? " paranoid" : "") +
-               (options.verify ? " verify" : "") + (options.learn ? " learn" : "") +
+  drawn.told = to_string(options.heuristic) + (options.paranoid ? " paranoid" : "") +
+               (options.verify ? " verify" : "") + (options.plan_repeated_steps ? " learn" : "") +
                (options.store ? " disk" : "") + (options.weights ? " weights" : "") + " from " +
-               to_string(options.smallest) + ", share " + std::to_string(share);
+               to_string(options.min_bytes) + ", share " + std::to_string(share);
   return drawn;
 }
 
@@ -69,7 +69,7 @@ void run_under(std::uint64_t seed, const DrawnBudget& drawn, const HostileOutcom
                HostileCounts& counts) {
   ++counts.runs;
   MemoryBudget budget(drawn.limit, drawn.options);
-  for (int step = 0; step < (drawn.options.learn ? 5 : 1); ++step) {
+  for (int step = 0; step < (drawn.options.plan_repeated_steps ? 5 : 1); ++step) {
     ++counts.steps;
     try {
       const HostileOutcome mine = testing::run_hostile(seed, &budget);
@@ -86,7 +86,7 @@ void run_under(std::uint64_t seed, const DrawnBudget& drawn, const HostileOutcom
     counts.replayed += report.replayed;
     counts.followed += report.followed;
     EXPECT_LE(report.peak, budget.limit());
-    if (drawn.options.learn) budget.wait_for_plan(std::chrono::seconds(1));
+    if (drawn.options.plan_repeated_steps) budget.wait_for_plan(std::chrono::seconds(1));
   }
 }
 

@@ -30,11 +30,11 @@ TEST(ModuleSweep, EveryModuleHasThePlainBits) {
         if (n > 2 && !training && !testing::is_long_sweep()) continue;
         const auto make = [&] { return swept(what, n, training); };
         const Tensors plain = testing::swept_outcome(make, nullptr);
-        for (const Bytes smallest : {Bytes(1), KiB(16)}) {
-          if (n == 2 && smallest != Bytes(1)) continue;
-          EXPECT_TRUE(testing::is_right_when_dropped(make, plain, smallest, counts))
+        for (const Bytes min_bytes : {Bytes(1), KiB(16)}) {
+          if (n == 2 && min_bytes != Bytes(1)) continue;
+          EXPECT_TRUE(testing::is_right_when_dropped(make, plain, min_bytes, counts))
               << what.name << (training ? " in training" : "") << " of " << n << " from "
-              << to_string(smallest) << " on";
+              << to_string(min_bytes) << " on";
         }
       }
     }

@@ -282,11 +282,11 @@ void run_composite(const c10::OperatorHandle& op, Told& told) {
     --left;
     told.has_run = true;
     told.is_in_step = true;
-    for (const Bytes smallest : {Bytes(1), KiB(16)}) {
-      const auto right = testing::is_right_when_dropped(make, *plain, smallest, told.counts);
+    for (const Bytes min_bytes : {Bytes(1), KiB(16)}) {
+      const auto right = testing::is_right_when_dropped(make, *plain, min_bytes, told.counts);
       if (right) continue;
       told.is_wrong = true;
-      std::cerr << name << " draw " << seed << " from " << to_string(smallest)
+      std::cerr << name << " draw " << seed << " from " << to_string(min_bytes)
                 << " on: " << right.message() << std::endl;
     }
     told.is_in_step = false;

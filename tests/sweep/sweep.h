@@ -87,13 +87,14 @@ struct SweepCounts {
   std::int64_t replayed = 0;
 };
 
-// Bitwise the plain outcome where everything of at least `smallest` is dropped after every
+// Bitwise the plain outcome where everything of at least `min_bytes` is dropped after every
 // operator. `plain`: as it came out outside of steps.
 inline ::testing::AssertionResult is_right_when_dropped(const std::function<Swept()>& make,
-                                                        const Tensors& plain, Bytes smallest,
+                                                        const Tensors& plain, Bytes min_bytes,
                                                         SweepCounts& counts) {
-  MemoryBudget budget(GiB(64),
-                      {.verify = true, .paranoid = true, .smallest = smallest, .learn = false});
+  MemoryBudget budget(
+      GiB(64),
+      {.min_bytes = min_bytes, .plan_repeated_steps = false, .verify = true, .paranoid = true});
   try {
     const Tensors mine = swept_outcome(make, &budget);
     ++counts.cases;

@@ -38,7 +38,8 @@ class Composition : public ::testing::Test {
     EXPECT_TRUE(is_right_when_all_is_dropped(forward, leaves()));
     const Bytes limit =
         testing::limit_at(0.85, [&] { testing::plain_gradients(forward, leaves()); });
-    MemoryBudget budget(limit, {.heuristic = "lru", .verify = true, .smallest = Bytes(1)});
+    MemoryBudget budget(limit,
+                        {.heuristic = Heuristic::kLru, .min_bytes = Bytes(1), .verify = true});
     EXPECT_TRUE(same_bits(testing::gradients_under(budget, forward, leaves()),
                           testing::plain_gradients(forward, leaves())));
     EXPECT_LE(budget.report().peak, limit);
@@ -75,7 +76,7 @@ TEST_F(Composition, AnOffloadScopeInsideAStep) {
   for (const auto& store : {memory_store(), disk_store(disk)}) {
     const auto forward = [&] {
       const Tensor y = block(x_, w_);
-      const Offload scope(store, Bytes(1));
+      const OffloadScope scope(store, Bytes(1));
       return block(block(y, w_), w_);
     };
     EXPECT_TRUE(is_right_when_all_is_dropped(forward, leaves()));
@@ -88,7 +89,7 @@ TEST_F(Composition, AnOffloadScopeSavesAPartOfWhatWasDropped) {
   EXPECT_TRUE(is_right_when_all_is_dropped(
       [&] {
         const Tensor y = block(x_, w_);
-        const Offload scope(store, {.minimum = Bytes(y.element_size() * y.size(0) + 1)});
+        const OffloadScope scope(store, {.min_bytes = Bytes(y.element_size() * y.size(0) + 1)});
         return y.narrow(1, 0, 1).sin() + y.sum();
       },
       leaves()));
@@ -96,13 +97,13 @@ TEST_F(Composition, AnOffloadScopeSavesAPartOfWhatWasDropped) {
 
 TEST_F(Composition, HooksOfTheProgramInsideAStep) {
   expect_right([&] {
-    const SavedTensorHooks scope([](const Tensor& t) { return t.clone(); },
-                                 [](const Tensor& t) { return t.mul(1); });
+    const SavedTensorHooksScope scope([](const Tensor& t) { return t.clone(); },
+                                      [](const Tensor& t) { return t.mul(1); });
     return plain_blocks();
   });
   expect_right([&] {
-    const SavedTensorHooks scope([](const Tensor& t) { return t.to(at::kDouble); },
-                                 [](const Tensor& t) { return t.to(at::kFloat); });
+    const SavedTensorHooksScope scope([](const Tensor& t) { return t.to(at::kDouble); },
+                                      [](const Tensor& t) { return t.to(at::kFloat); });
     return plain_blocks();
   });
 }
@@ -129,8 +130,8 @@ TEST_F(Composition, OfTwoBudgetsTheSmallerBinds) {
   const auto f = [&] { return plain_blocks(); };
   const Tensors plain = testing::plain_gradients(f, leaves());
   const Bytes limit = testing::limit_at(0.85, [&] { testing::plain_gradients(f, leaves()); });
-  MemoryBudget small(limit, {.heuristic = "lru", .smallest = Bytes(1)});
-  MemoryBudget large(GiB(64), {.smallest = Bytes(1)});
+  MemoryBudget small(limit, {.heuristic = Heuristic::kLru, .min_bytes = Bytes(1)});
+  MemoryBudget large(GiB(64), {.min_bytes = Bytes(1)});
   for (const bool small_is_inside : {true, false}) {
     MemoryBudget& outer = small_is_inside ? large : small;
     MemoryBudget& inner = small_is_inside ? small : large;
@@ -151,10 +152,10 @@ TEST_F(Composition, AnInnerStepMayDropWhatTheOuterOneMade) {
   const Tensors plain{at::ones({64, 64}).mul(2).exp().sin()};
   const Bytes before = live_bytes();
   {
-    MemoryBudget large(GiB(64), {.smallest = Bytes(1)});
+    MemoryBudget large(GiB(64), {.min_bytes = Bytes(1)});
     auto outer = large.step();
     const Tensor ones = at::ones({64, 64}), first = ones.mul(2), second = first.exp();
-    MemoryBudget small(live_bytes() + KiB(4), {.smallest = Bytes(1)});
+    MemoryBudget small(live_bytes() + KiB(4), {.min_bytes = Bytes(1)});
     {
       auto inner = small.step();
       EXPECT_TRUE(same_bits(Tensors{second.sin()}, plain));
@@ -202,7 +203,7 @@ TEST_F(Composition, WhatOutlivesTheStepAndDoesNotFitSaysSo) {
   {
     Tensors kept;
     const Tensor x = at::rand({64, 64});
-    MemoryBudget budget(live_bytes() + KiB(70), {.smallest = Bytes(1)});
+    MemoryBudget budget(live_bytes() + KiB(70), {.min_bytes = Bytes(1)});
     {
       auto step = budget.step();
       for (int i = 0; i < 8; ++i) kept.push_back((x * (i + 1)).sin());

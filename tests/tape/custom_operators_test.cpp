@@ -97,7 +97,7 @@ TEST(CustomOperators, ThatComputeThroughPointersAreRunAgainAsAnyOther) {
   EXPECT_TRUE(does_the_same_when_all_is_dropped(f));
   const Tensors plain = f();
   const Bytes limit = testing::limit_at(0.5, f);
-  MemoryBudget budget(limit, {.learn = false});
+  MemoryBudget budget(limit, {.plan_repeated_steps = false});
   auto step = budget.step();
   const Tensors mine = f();
   for (std::size_t i = 0; i < plain.size(); ++i) {

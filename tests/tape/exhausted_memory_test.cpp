@@ -82,7 +82,7 @@ TEST_F(TapeExhaustedMemory, ValuesAreDroppedBeforeItBecomesAnError) {
     const Tensors plain = testing::plain_gradients(chain, {chain.x});
     leave_room_for(MiB(20));
     require_in_child(!text_thrown_by([&] { chain(); }).empty(), "the plain step does not fit");
-    MemoryBudget budget(GiB(64), {.learn = false});
+    MemoryBudget budget(GiB(64), {.plan_repeated_steps = false});
     for (int i = 0; i < 3; ++i) {
       const Tensors mine = testing::gradients_under(budget, chain, {chain.x});
       require_in_child(static_cast<bool>(same_bits(mine, plain)),
@@ -99,7 +99,7 @@ TEST_F(TapeExhaustedMemory, AThreadOutsideOfTheStepIsHelpedAsWell) {
     start_small();
     const SineChain chain;
     const Tensors plain = testing::plain_gradients(chain, {chain.x});
-    MemoryBudget budget(GiB(64), {.learn = false});
+    MemoryBudget budget(GiB(64), {.plan_repeated_steps = false});
     testing::take_gradients({chain.x});
     auto step = budget.step();
     const Tensor loss = chain().sum();
@@ -124,7 +124,7 @@ TEST_F(TapeExhaustedMemory, WhereNothingCanBeDroppedLibTorchsOwnErrorGoesOn) {
     const SineChain chain;
     const Tensors plain = testing::plain_gradients(chain, {chain.x});
     leave_room_for(MiB(100));
-    MemoryBudget budget(GiB(64), {.learn = false});
+    MemoryBudget budget(GiB(64), {.plan_repeated_steps = false});
     testing::take_gradients({chain.x});
     auto step = budget.step();
     const Tensor loss = chain().sum();

@@ -168,9 +168,9 @@ class TapeFaults : public ::testing::TestWithParam<Kind> {
     options.paranoid = GetParam() == Kind::kParanoid;
     // Not by time, which no two runs have in common; and events are counted: no plan may come in
     // between.
-    options.heuristic = "lru";
-    options.learn = is_learned();
-    options.planning = std::chrono::duration<double>(0.5);
+    options.heuristic = Heuristic::kLru;
+    options.plan_repeated_steps = is_learned();
+    options.planning_time = std::chrono::duration<double>(0.5);
     return options;
   }
   // Everything dropped all the time, or as much as must be.
@@ -285,7 +285,7 @@ TEST_P(TapeFaults, InEachAllocation) {
 TEST_P(TapeFaults, InEachPackAndUnpack) {
   Fuse fuse;
   fail_everywhere(fuse, [&] {
-    return std::make_unique<SavedTensorHooks>(
+    return std::make_unique<SavedTensorHooksScope>(
         [&](const Tensor& t) {
           fuse.pass();
           return t.clone();

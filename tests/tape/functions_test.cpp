@@ -80,7 +80,8 @@ TEST(Functions, ThatFillTheirResultsLeaveNothingThatCannotBeDropped) {
   const auto run = [&] { testing::plain_gradients(layers, layers.weights); };
   for (const double share : {1.1, 0.9, 0.75, 0.6}) {
     for (const bool learn : {false, true}) {
-      MemoryBudget budget(testing::limit_at(share, run), {.verify = true, .learn = learn});
+      MemoryBudget budget(testing::limit_at(share, run),
+                          {.plan_repeated_steps = learn, .verify = true});
       for (int i = 0; i < 3; ++i) {
         EXPECT_TRUE(same_bits(testing::gradients_under(budget, layers, layers.weights), plain));
         EXPECT_LE(budget.report().peak, budget.limit());
@@ -103,7 +104,8 @@ TEST(Functions, ThatAreCalledDirectlyKeepOneActivationForEach) {
   const Tensors plain = testing::plain_gradients(f, layers.weights);
   const auto run = [&] { testing::plain_gradients(f, layers.weights); };
   for (const double share : {1.1, 0.9, 0.7, 0.6}) {
-    MemoryBudget budget(testing::limit_at(share, run), {.verify = true, .learn = false});
+    MemoryBudget budget(testing::limit_at(share, run),
+                        {.plan_repeated_steps = false, .verify = true});
     for (int i = 0; i < 3; ++i) {
       EXPECT_TRUE(same_bits(testing::gradients_under(budget, f, layers.weights), plain));
       EXPECT_LE(budget.report().peak, budget.limit());
@@ -159,7 +161,7 @@ TEST(Functions, DrawTheSameAgain) {
   for (const bool is_paranoid : {true, false}) {
     MemoryBudget budget(
         is_paranoid ? GiB(64) : testing::limit_at(0.9, [&] { testing::plain_gradients(f, {w}); }),
-        {.paranoid = is_paranoid, .smallest = Bytes(1)});
+        {.min_bytes = Bytes(1), .paranoid = is_paranoid});
     EXPECT_TRUE(same_bits(testing::gradients_under(budget, f, {w}), plain));
     EXPECT_GT(budget.report().replayed, 0);
     EXPECT_TRUE(at::rand({4}).equal(after));

@@ -59,7 +59,7 @@ TEST(TapeLeaks, TenThousandStepsLeaveWhatTenLeave) {
 
 TEST(TapeLeaks, ALongStepKeepsNoRecordOfWhatNobodyCanAskFor) {
   Tensor x = leaf({8, 8}), w = leaf({8, 8});
-  MemoryBudget budget(live_bytes() + KiB(64), {.smallest = Bytes(1)});
+  MemoryBudget budget(live_bytes() + KiB(64), {.min_bytes = Bytes(1)});
   {
     auto step = budget.step();
     const auto iterate = [&] {

@@ -4,7 +4,7 @@
 
 #include "tape/replay_costs.h"
 #include "tests/refusal.h"
-#include "tests/tape/least_networks.h"
+#include "tests/tape/networks/least_networks.h"
 #include "tests/tape/testing.h"
 
 namespace reprise {
@@ -67,10 +67,10 @@ std::int64_t least_by_trials(Trained& of, Bytes most, const BudgetOptions& optio
 TEST_F(LeastBytes, AreWithinTwoPercentOfWhatTrialsFindAndWork) {
   const tape::ReplayCosts::GivenScope given(
       {.seconds_a_replay = 1e-4, .packed_bytes_a_second = 3e9});
-  for (const char* heuristic : {"h_up", "lru"}) {
+  for (const Heuristic heuristic : {Heuristic::kHUp, Heuristic::kLru}) {
     for (const testing::TrainedKind& kind : testing::trained()) {
-      SCOPED_TRACE(std::string(kind.name) + ", " + heuristic);
-      const BudgetOptions options{.heuristic = heuristic, .learn = false};
+      SCOPED_TRACE(std::string(kind.name) + ", " + to_string(heuristic));
+      const BudgetOptions options{.heuristic = heuristic, .plan_repeated_steps = false};
       Trained net = kind.make();
       take_step(net);
       MemoryBudget roomy(GiB(64), options);
@@ -87,7 +87,7 @@ TEST_F(LeastBytes, AreWithinTwoPercentOfWhatTrialsFindAndWork) {
 }
 
 TEST_F(LeastBytes, OfAStepUnderPressureAreThoseOfTheStepWithRoom) {
-  const BudgetOptions options{.heuristic = "lru", .learn = false};
+  const BudgetOptions options{.heuristic = Heuristic::kLru, .plan_repeated_steps = false};
   for (const testing::TrainedKind& kind : testing::trained()) {
     SCOPED_TRACE(kind.name);
     Trained net = kind.make();
@@ -109,7 +109,8 @@ TEST_F(LeastBytes, WorkByMeasuredCostsAndByPlans) {
       SCOPED_TRACE(kind.name);
       Trained net = kind.make();
       take_step(net);
-      const BudgetOptions options{.learn = learn, .planning = std::chrono::duration<double>(0.1)};
+      const BudgetOptions options{.plan_repeated_steps = learn,
+                                  .planning_time = std::chrono::duration<double>(0.1)};
       MemoryBudget roomy(GiB(64), options);
       take_steps(net, roomy, 2);
       EXPECT_TRUE(runs(net, roomy.least().value(), options, 5));
@@ -119,7 +120,7 @@ TEST_F(LeastBytes, WorkByMeasuredCostsAndByPlans) {
 
 TEST_F(LeastBytes, OfAStepThatWritesToAPinnedTensorAreFound) {
   const Tensor w = at::randn({256, 256}).requires_grad_();
-  MemoryBudget budget(GiB(64), {.learn = false});
+  MemoryBudget budget(GiB(64), {.plan_repeated_steps = false});
   for (int i = 0; i < 2; ++i) {
     auto step = budget.step();
     Tensor x = w * 2;
@@ -137,7 +138,7 @@ TEST_F(LeastBytes, OfAStepThatWritesToAPinnedTensorAreFound) {
 }
 
 TEST_F(LeastBytes, OfAStepWhoseFinishWasRefusedAtFirstAreThoseOfTheStep) {
-  const BudgetOptions options{.heuristic = "lru", .learn = false};
+  const BudgetOptions options{.heuristic = Heuristic::kLru, .plan_repeated_steps = false};
   const auto least_after = [&](Bytes above, bool is_refused) {
     MemoryBudget budget(live_bytes() + above, options);
     auto step = budget.step();

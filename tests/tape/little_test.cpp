@@ -31,7 +31,7 @@ TEST(Little, NothingIsRecordedOfWhatMakesNothingWorthDropping) {
 }
 
 TEST(Little, WhatMakesMuchOfLittleIsRecorded) {
-  MemoryBudget budget(GiB(64), {.paranoid = true, .smallest = KiB(4)});
+  MemoryBudget budget(GiB(64), {.min_bytes = KiB(4), .paranoid = true});
   const Tensor small = torch::rand({64});
   for (int i = 0; i < 3; ++i) {
     auto step = budget.step();
@@ -60,7 +60,7 @@ TEST(Little, GradientsAreThePlainOnes) {
   const auto f = [&] { return mixed(x, scale); };
   const Tensors plain = testing::plain_gradients(f, {x, scale});
   for (const bool verify : {false, true}) {
-    MemoryBudget budget(GiB(64), {.verify = verify, .paranoid = true, .smallest = KiB(1)});
+    MemoryBudget budget(GiB(64), {.min_bytes = KiB(1), .verify = verify, .paranoid = true});
     for (int i = 0; i < 4; ++i) {
       EXPECT_TRUE(testing::same_bits(testing::gradients_under(budget, f, {x, scale}), plain)) << i;
       EXPECT_GT(budget.report().replayed, 0);
@@ -69,7 +69,7 @@ TEST(Little, GradientsAreThePlainOnes) {
 }
 
 TEST(Little, ASmallTensorThatIsChangedLaterIsReadAsItWas) {
-  MemoryBudget budget(GiB(64), {.paranoid = true, .smallest = KiB(1)});
+  MemoryBudget budget(GiB(64), {.min_bytes = KiB(1), .paranoid = true});
   const Tensor x = torch::rand({64, 64});
   for (int i = 0; i < 3; ++i) {
     auto step = budget.step();
@@ -85,7 +85,7 @@ TEST(Little, ASmallTensorThatIsChangedLaterIsReadAsItWas) {
 
 // What replays need of small tensors that died stays; but not any number of bytes.
 TEST(Little, WhatStaysForReplaysIsBounded) {
-  MemoryBudget budget(GiB(64), {.paranoid = true, .smallest = KiB(8)});
+  MemoryBudget budget(GiB(64), {.min_bytes = KiB(8), .paranoid = true});
   const Tensor x = torch::rand({1000});
   Bytes live;
   for (int i = 0; i < 2; ++i) {

@@ -53,7 +53,7 @@ class Watchdog {
   std::thread thread_;
 };
 
-BudgetOptions verified() { return {.verify = true, .paranoid = true, .smallest = Bytes(1)}; }
+BudgetOptions verified() { return {.min_bytes = Bytes(1), .verify = true, .paranoid = true}; }
 
 // Allocates on a thread of its own.
 Tensor threaded(const Tensor& x) {

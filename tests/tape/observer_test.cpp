@@ -22,7 +22,7 @@ using testing::Tensors;
 struct Log : BudgetObserver {
   void recorded(const Operator& done) noexcept override {
     names.emplace_back(done.name);
-    seconds += done.seconds;
+    seconds += done.time.count();
     most_live = std::max(most_live, done.live);
     for (const Memory& argument : done.arguments) known[argument.id] = argument.bytes;
     for (const Memory& result : done.results) {
@@ -51,7 +51,7 @@ struct Log : BudgetObserver {
   }
   void replayed(const Replay& done) noexcept override {
     ++replays;
-    replay_seconds += done.seconds;
+    replay_seconds += done.time.count();
   }
   void released(const Memory& memory) noexcept override {
     ++releases;
@@ -108,14 +108,14 @@ TEST_F(Observer, IsToldOfWhatWasDroppedAndOfWhatCameBack) {
   EXPECT_EQ(log->drops, report.dropped + report.packed);
   EXPECT_EQ(log->drop_bytes, report.dropped_bytes + report.packed_bytes);
   EXPECT_EQ(log->replays, report.replayed);
-  EXPECT_DOUBLE_EQ(log->replay_seconds, report.replay_seconds);
+  EXPECT_DOUBLE_EQ(log->replay_seconds, report.replay_time.count());
   EXPECT_GT(log->restored_bytes, Bytes(0));
   EXPECT_EQ(static_cast<std::int64_t>(log->names.size()), report.operators);
   for (const std::string& maker : log->makers) EXPECT_TRUE(maker.starts_with("aten::")) << maker;
 }
 
 TEST_F(Observer, IsToldWhatReplaysHaveUsedUp) {
-  MemoryBudget budget(GiB(64), {.paranoid = true, .smallest = Bytes(1), .observer = log});
+  MemoryBudget budget(GiB(64), {.min_bytes = Bytes(1), .observer = log, .paranoid = true});
   auto step = budget.step();
   // In the end nobody holds what sin() and cos() made, nor the contents after add_().
   const at::Tensor y = x.sin().add_(1).cos().exp();
@@ -152,7 +152,8 @@ TEST(FractionOfDevice, IsAPartOfWhatTheMachineHas) {
   const Bytes all = MemoryBudget::fraction_of_device(1).limit();
   EXPECT_GT(all, MB(100));
   EXPECT_NEAR(MemoryBudget::fraction_of_device(0.5).limit().megabytes(), all.megabytes() / 2, 1e-3);
-  EXPECT_THROW(MemoryBudget::fraction_of_device(0.5, {.heuristic = "none"}), UsageError);
+  EXPECT_THROW(MemoryBudget::fraction_of_device(0.5, {.heuristic = static_cast<Heuristic>(7)}),
+               UsageError);
 }
 
 TEST(FractionOfDevice, RefusesWhatIsNoFraction) {

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 IS_LONG = "REPRISE_LONG_SWEEP" in os.environ
 # Larger samples would take their time and show nothing else.
 MOST_ELEMENTS = 3000
-# The default of BudgetOptions.smallest, and what the database's sizes S, M and L are instead of 5, 10 and 20, so that
+# The default of BudgetOptions.min_bytes, and what the database's sizes S, M and L are instead of 5, 10 and 20, so that
 # most tensors have as much.
 LARGE_FROM = 16 << 10
 LARGE_SIZES = {"S": 17, "M": 18, "L": 20}

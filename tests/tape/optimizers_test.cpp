@@ -2,7 +2,7 @@
 // what they keep from step to step is made by operators of one step and read in the next.
 #include <functional>
 
-#include "tests/tape/networks.h"
+#include "tests/tape/networks/networks.h"
 #include "tests/tape/testing.h"
 
 namespace reprise {

@@ -86,7 +86,7 @@ void run_named(const char* name, const Tensor& x) {
 
 TEST(TapeOtherThreads, AThreadWithoutAStepIsNeverRefusedAndTheStepIs) {
   const Bytes limit = live_bytes() + MB(2);
-  MemoryBudget budget(limit, {.learn = false});
+  MemoryBudget budget(limit, {.plan_repeated_steps = false});
   auto step = budget.step();
   const Tensor root = at::ones({100'000});
   Tensor theirs;
@@ -103,7 +103,7 @@ TEST(TapeOtherThreads, AThreadWithoutAStepIsNeverRefusedAndTheStepIs) {
 }
 
 TEST(TapeOtherThreads, MemoryOfAStepThatHasEndedCountsForTheNextOne) {
-  MemoryBudget budget(live_bytes() + MB(3), {.learn = false});
+  MemoryBudget budget(live_bytes() + MB(3), {.plan_repeated_steps = false});
   Tensor theirs;
   {
     auto step = budget.step();
@@ -135,7 +135,7 @@ TEST(TapeOtherThreads, ValuesAreDroppedForThem) {
   };
   const Tensors plain = testing::plain_gradients(forward, {x});
   const Bytes limit = live_bytes() + KiB(16 * 50);
-  MemoryBudget budget(limit, {.learn = false});
+  MemoryBudget budget(limit, {.plan_repeated_steps = false});
   testing::take_gradients({x});
   auto step = budget.step();
   const Tensor loss = forward().sum();
@@ -154,7 +154,7 @@ TEST(TapeOtherThreads, ValuesAreDroppedForThem) {
 
 TEST(TapeOtherThreads, AThreadOfAKernelIsNotRefusedWhileItsStepWaitsForIt) {
   const Bytes limit = live_bytes() + MB(2);
-  MemoryBudget budget(limit, {.learn = false});
+  MemoryBudget budget(limit, {.plan_repeated_steps = false});
   auto step = budget.step();
   const Tensor x = at::ones({1000}).sin();
   const Tensor before = x.exp();  // has read what is overwritten
@@ -175,7 +175,7 @@ TEST(TapeOtherThreads, WorkersOfAParallelLoopAreNotRefused) {
   at::set_num_threads(2);
   allocating_workers = 0;
   const Bytes limit = live_bytes() + MB(4);
-  MemoryBudget budget(limit, {.learn = false});
+  MemoryBudget budget(limit, {.plan_repeated_steps = false});
   {
     auto step = budget.step();
     const Tensor x = at::ones({200'000}).sin();
@@ -189,7 +189,7 @@ TEST(TapeOtherThreads, WorkersOfAParallelLoopAreNotRefused) {
 }
 
 TEST(TapeOtherThreads, AThreadThatTookTheStateAlongIsRefused) {
-  MemoryBudget budget(live_bytes() + MB(2), {.learn = false});
+  MemoryBudget budget(live_bytes() + MB(2), {.plan_repeated_steps = false});
   auto step = budget.step();
   const at::ThreadLocalState state;
   EXPECT_THAT(error_elsewhere([&] {
@@ -202,10 +202,10 @@ TEST(TapeOtherThreads, AThreadThatTookTheStateAlongIsRefused) {
 }
 
 TEST(TapeOtherThreads, AStepOfAnotherBudgetIsNotRefusedForThisOne) {
-  MemoryBudget small(live_bytes() + MB(2), {.learn = false});
+  MemoryBudget small(live_bytes() + MB(2), {.plan_repeated_steps = false});
   auto step = small.step();
   EXPECT_EQ(error_elsewhere([] {
-              MemoryBudget large(live_bytes() + MB(20), {.learn = false});
+              MemoryBudget large(live_bytes() + MB(20), {.plan_repeated_steps = false});
               auto mine = large.step();
               new_megabytes(4);
               EXPECT_THROW(new_megabytes(40), BudgetError);
@@ -215,7 +215,7 @@ TEST(TapeOtherThreads, AStepOfAnotherBudgetIsNotRefusedForThisOne) {
   EXPECT_THROW(new_megabytes(4), BudgetError);
   {
     // Nested steps are the thread's own, both of them.
-    MemoryBudget large(live_bytes() + MB(20), {.learn = false});
+    MemoryBudget large(live_bytes() + MB(20), {.plan_repeated_steps = false});
     auto inner = large.step();
     EXPECT_THROW(new_megabytes(4), BudgetError);
     inner.finish();
@@ -224,7 +224,7 @@ TEST(TapeOtherThreads, AStepOfAnotherBudgetIsNotRefusedForThisOne) {
 }
 
 TEST(TapeOtherThreads, AStepThatIsFinishedOnAnotherThreadIsRefusedThere) {
-  MemoryBudget budget(live_bytes() + MB(4), {.learn = false});
+  MemoryBudget budget(live_bytes() + MB(4), {.plan_repeated_steps = false});
   std::optional<MemoryBudget::Step> step(budget.step());
   Tensors held;
   for (int i = 0; i < 6; ++i) held.push_back((held.empty() ? at::ones({250'000}) : held[0]).sin());

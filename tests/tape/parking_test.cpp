@@ -85,7 +85,7 @@ struct ParkedRun {
 
 ParkedRun run_with(const std::shared_ptr<Store>& store, DearStep& step) {
   MemoryBudget budget(live_bytes() + KiB(200),
-                      {.verify = true, .store = store, .smallest = KiB(1)});
+                      {.store = store, .min_bytes = KiB(1), .verify = true});
   ParkedRun run;
   // What operators cost is known from the second step on.
   for (int i = 0; i < 2; ++i) {
@@ -110,7 +110,7 @@ TEST_F(Parking, MovesWhatIsDearToMakeAgain) {
   EXPECT_GT(run.report.parked, 0);
   EXPECT_GT(run.report.loaded, 0);
   EXPECT_GE(run.report.parked_bytes, KiB(16) * run.report.parked);
-  EXPECT_GT(run.report.transfer_seconds, 0);
+  EXPECT_GT(run.report.transfer_time.count(), 0);
 }
 
 TEST(SlowParking, IsLeftOffForValuesThatAreSoonerMadeAgain) {
@@ -121,7 +121,7 @@ TEST(SlowParking, IsLeftOffForValuesThatAreSoonerMadeAgain) {
   // Each value that it takes makes it dearer, until it is too dear for all.
   const auto store = std::make_shared<TestStore>(TestStore::Fault::kNone, 200);
   MemoryBudget budget(live_bytes() + KiB(200),
-                      {.verify = true, .store = store, .smallest = KiB(1)});
+                      {.store = store, .min_bytes = KiB(1), .verify = true});
   for (int i = 0; i < 2 || (i < 20 && budget.report().parked > 0); ++i) {
     auto managed = budget.step();
     EXPECT_TRUE(same_bits(plain, step()));
@@ -157,7 +157,7 @@ TEST_F(Parking, MakesAgainWhatTheStoreDoesNotGiveBack) {
 TEST_F(Parking, TakesTimeThatIsNoneOfTheOperators) {
   struct Slowest : BudgetObserver {
     void recorded(const Operator& done) noexcept override {
-      seconds = std::max(seconds, done.seconds);
+      seconds = std::max(seconds, done.time.count());
     }
     double seconds = 0;
   };
@@ -165,7 +165,7 @@ TEST_F(Parking, TakesTimeThatIsNoneOfTheOperators) {
   const auto slowest = std::make_shared<Slowest>();
   MemoryBudget budget(live_bytes() + KiB(200),
                       {.store = std::make_shared<TestStore>(TestStore::Fault::kNone, 400),
-                       .smallest = KiB(1),
+                       .min_bytes = KiB(1),
                        .observer = slowest});
   double transfers = 0, replays = 0;
   for (int i = 0; i < 2; ++i) {
@@ -174,9 +174,9 @@ TEST_F(Parking, TakesTimeThatIsNoneOfTheOperators) {
     // What a step under way has done so far is told as well.
     EXPECT_GT(budget.report().peak, Bytes(0));
     EXPECT_LE(budget.report().peak, budget.limit());
-    transfers += budget.report().transfer_seconds;
+    transfers += budget.report().transfer_time.count();
     managed.finish();
-    replays += budget.report().replay_seconds;
+    replays += budget.report().replay_time.count();
   }
   EXPECT_GE(transfers, 0.4);
   EXPECT_LT(slowest->seconds, 0.3);
@@ -186,7 +186,7 @@ TEST_F(Parking, TakesTimeThatIsNoneOfTheOperators) {
 TEST_F(Parking, IsToldOfTheStepThatWaited) {
   DearStep step;
   MemoryBudget budget(live_bytes() + KiB(200),
-                      {.store = std::make_shared<TestStore>(), .smallest = KiB(1)});
+                      {.store = std::make_shared<TestStore>(), .min_bytes = KiB(1)});
   auto idle = budget.step();
   std::thread([&] {
     StepReport last;
@@ -197,11 +197,11 @@ TEST_F(Parking, IsToldOfTheStepThatWaited) {
       managed.finish();
     }
     EXPECT_GT(last.parked, 0);
-    EXPECT_GT(last.transfer_seconds, 0);
+    EXPECT_GT(last.transfer_time.count(), 0);
   }).join();
-  EXPECT_EQ(budget.report().transfer_seconds, 0);
+  EXPECT_EQ(budget.report().transfer_time.count(), 0);
   idle.finish();
-  EXPECT_EQ(budget.report().transfer_seconds, 0);
+  EXPECT_EQ(budget.report().transfer_time.count(), 0);
 }
 
 TEST_F(Parking, StaysWithinTheBudgetWhileADiskWrites) {
@@ -221,10 +221,10 @@ TEST_F(Parking, StaysWithinTheBudgetWhileADiskWrites) {
 TEST_F(Parking, EverythingComesBackUnderParanoia) {
   DearStep step;
   const at::Tensor plain = step();
-  MemoryBudget budget(GiB(8), {.verify = true,
-                               .paranoid = true,
-                               .store = std::make_shared<TestStore>(),
-                               .smallest = Bytes(1)});
+  MemoryBudget budget(GiB(8), {.store = std::make_shared<TestStore>(),
+                               .min_bytes = Bytes(1),
+                               .verify = true,
+                               .paranoid = true});
   auto managed = budget.step();
   const at::Tensor gradient = step();
   managed.finish();
@@ -240,10 +240,10 @@ TEST_F(Parking, BringsBackAtTheEndWhatIsStillHeld) {
     return made;
   };
   const std::vector<at::Tensor> plain = products();
-  MemoryBudget budget(GiB(8), {.verify = true,
-                               .paranoid = true,
-                               .store = std::make_shared<TestStore>(),
-                               .smallest = Bytes(1)});
+  MemoryBudget budget(GiB(8), {.store = std::make_shared<TestStore>(),
+                               .min_bytes = Bytes(1),
+                               .verify = true,
+                               .paranoid = true});
   std::int64_t recorded = 0;
   for (int i = 0; i < 2; ++i) {
     auto managed = budget.step();

@@ -82,7 +82,7 @@ TEST_P(PackedSequences, HaveTheirBatchSizesWhileTheyAreRead) {
   }));
 }
 
-// More steps than `smallest` has room for in the batch sizes.
+// More steps than `min_bytes` has room for in the batch sizes.
 TEST(Pointers, ALongPackedSequenceFindsItsBatchSizes) {
   constexpr std::int64_t kSteps = 2300;
   at::manual_seed(1);

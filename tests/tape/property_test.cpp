@@ -135,7 +135,7 @@ TEST_P(TapeProperty, AnyProgramOfWhichEverythingIsDroppedHasThePlainGradients) {
     RC_LOG() << describe(what) << std::endl;
     BudgetOptions options = paranoid();
     options.verify = *rc::gen::arbitrary<bool>();
-    options.smallest = any_smallest();
+    options.min_bytes = any_smallest();
     // Looks at values and gradients wherever their bytes are there.
     if (*rc::gen::arbitrary<bool>()) options.weights = std::make_shared<RandomWeights>(1);
     MemoryBudget budget(GiB(64), options);
@@ -152,12 +152,13 @@ TEST_P(TapeProperty, AnyProgramUnderAnyBudgetHasThePlainGradientsOrIsRefused) {
     const auto above = *rc::gen::inRange<std::int64_t>(2'000, 20'000);
     const std::string heuristic = *rc::gen::elementOf(heuristic_names());
     const bool verify = *rc::gen::arbitrary<bool>();
-    const Bytes smallest = any_smallest();
+    const Bytes min_bytes = any_smallest();
     const bool is_weighed = *rc::gen::arbitrary<bool>();
     RC_LOG() << describe(what) << " in " << above << " by " << heuristic << ", from "
-             << to_string(smallest) << " on" << (is_weighed ? ", weighed" : "") << std::endl;
+             << to_string(min_bytes) << " on" << (is_weighed ? ", weighed" : "") << std::endl;
     const StepOutcome plain = outcome(what, nullptr);
-    BudgetOptions options{.heuristic = heuristic, .verify = verify, .smallest = smallest};
+    BudgetOptions options{
+        .heuristic = parse_heuristic(heuristic), .min_bytes = min_bytes, .verify = verify};
     if (is_weighed) options.weights = std::make_shared<RandomWeights>(above);
     MemoryBudget budget(live_bytes() + Bytes(above), options);
     try {

@@ -102,7 +102,7 @@ TEST(Refusal, TellsWhatIsPinned) {
 }
 
 TEST(Refusal, TellsSmallTensors) {
-  MemoryBudget budget(live_bytes() + MiB(64), {.smallest = MiB(2)});
+  MemoryBudget budget(live_bytes() + MiB(64), {.min_bytes = MiB(2)});
   auto step = budget.step();
   std::vector<Tensor> small;
   for (int i = 0; i < 4; ++i) small.push_back(torch::ones({kMega}));

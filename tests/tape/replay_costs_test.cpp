@@ -194,7 +194,7 @@ TEST(ReplayCosts, OfPackingAreMeasuredInStepsOfBudgetsThatLearn) {
     return budget->costs.seconds_to_pack(kBytes) != before;
   };
   EXPECT_TRUE(is_measured({}));
-  EXPECT_FALSE(is_measured({.learn = false}));
+  EXPECT_FALSE(is_measured({.plan_repeated_steps = false}));
   EXPECT_FALSE(is_measured({.paranoid = true}));
 }
 
@@ -276,10 +276,10 @@ class DeceptiveOperator : public ::testing::Test {
 
 TEST_F(DeceptiveOperator, IsDroppedLessOnceItsReplaysAreKnown) {
   const Bytes most = limit();
-  MemoryBudget guesses(most, {.learn = false});
+  MemoryBudget guesses(most, {.plan_repeated_steps = false});
   const Runs before = replays_after(guesses, 4);
   EXPECT_GT(before.deceptive, before.steady) << "it seems to cost less";
-  MemoryBudget learns(most, {.planning = std::chrono::hours(1)});  // no plan so soon
+  MemoryBudget learns(most, {.planning_time = std::chrono::hours(1)});  // no plan so soon
   const Runs then = replays_after(learns, 4);
   EXPECT_FALSE(learns.plan().has_value());
   EXPECT_LT(then.deceptive, before.deceptive);
@@ -287,7 +287,7 @@ TEST_F(DeceptiveOperator, IsDroppedLessOnceItsReplaysAreKnown) {
 }
 
 TEST_F(DeceptiveOperator, IsDroppedLessByAPlan) {
-  MemoryBudget budget(limit(), {.planning = std::chrono::milliseconds(500)});
+  MemoryBudget budget(limit(), {.planning_time = std::chrono::milliseconds(500)});
   replays_after(budget, 4);
   ASSERT_TRUE(budget.wait_for_plan(std::chrono::minutes(1)));
   ASSERT_TRUE(budget.plan().has_value());

@@ -53,7 +53,7 @@ TEST_P(Losses, HaveMemoryOfTheirOwnSize) {
 TEST_P(Losses, AreReadAfterBackwardWithoutAReplay) {
   const Tensors plain = gradients();
   const float expected = forward().item<float>();
-  MemoryBudget budget(testing::limit_at(0.7, [&] { gradients(); }), {.learn = false});
+  MemoryBudget budget(testing::limit_at(0.7, [&] { gradients(); }), {.plan_repeated_steps = false});
   for (int i = 0; i < 3; ++i) {
     auto step = budget.step();
     const Tensor loss = forward();

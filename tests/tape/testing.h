@@ -9,7 +9,7 @@
 
 namespace reprise::testing {
 
-inline BudgetOptions paranoid() { return {.paranoid = true, .smallest = Bytes(1)}; }
+inline BudgetOptions paranoid() { return {.min_bytes = Bytes(1), .paranoid = true}; }
 
 // Gradients of `leaves` after forward().sum().backward(), all in a step under the budget.
 template <class F>

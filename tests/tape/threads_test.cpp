@@ -76,10 +76,10 @@ TEST(TapeThreads, ABudgetIsKeptOverAllThreads) {
   }
   const Bytes limit = testing::limit_at(1.2 * kThreads, [&] { models[0].gradients(nullptr); });
   for (const bool one_budget : {true, false}) {
-    MemoryBudget shared(limit, {.smallest = Bytes(1)});
+    MemoryBudget shared(limit, {.min_bytes = Bytes(1)});
     std::atomic<int> wrong{0}, over{0}, refused{0};
     on_threads(kThreads, [&](int number) {
-      MemoryBudget own(limit, {.smallest = Bytes(1)});
+      MemoryBudget own(limit, {.min_bytes = Bytes(1)});
       MemoryBudget& budget = one_budget ? shared : own;
       for (int i = 0; i < 20; ++i) {
         try {
@@ -274,7 +274,7 @@ TEST(TapeThreads, BackwardOnAThreadWithoutTheStateIsAnErrorAndNoWrongNumber) {
 TEST(TapeThreads, TensorsDieOnOneThreadWhileAnotherMakesRoom) {
   const Bytes before = live_bytes();
   {
-    MemoryBudget budget(live_bytes() + KiB(600), {.smallest = Bytes(1)});
+    MemoryBudget budget(live_bytes() + KiB(600), {.min_bytes = Bytes(1)});
     std::atomic<int> wrong{0}, refused{0};
     on_threads(kThreads, [&](int number) {
       const Tensor x = at::full({32, 32}, 0.5 + number);

@@ -25,7 +25,7 @@ struct Reckoning : BudgetObserver {
   void recorded(const Operator& done) noexcept override {
     next->recorded(done);
     ++operators;
-    seconds += done.seconds;
+    seconds += done.time.count();
     for (const Memory& each : done.arguments) {
       if (live.contains(each.id) || constants.contains(each.id)) continue;
       constants.insert(each.id);

@@ -6,7 +6,7 @@
 #include <optional>
 #include <tuple>
 
-#include "tests/tape/networks.h"
+#include "tests/tape/networks/networks.h"
 #include "tests/tape/testing.h"
 
 namespace reprise {
@@ -56,7 +56,7 @@ Training train(const NetworkKind& kind, bool bf16, std::optional<Bytes> room) {
   const auto network = kind.make();
   torch::optim::AdamW optimizer(network->parameters(), torch::optim::AdamWOptions(1e-3));
   std::optional<MemoryBudget> budget;
-  if (room) budget.emplace(start + *room, BudgetOptions{.smallest = Bytes(256)});
+  if (room) budget.emplace(start + *room, BudgetOptions{.min_bytes = Bytes(256)});
   for (int i = 0; i < kSteps; ++i) {
     if (i == 1) run.before = live_bytes() - start;
     const PeakScope scope;

@@ -211,7 +211,7 @@ TEST(Values, TensorsWithoutElements) {
 TEST(Values, TensorsWithoutElementsAreNeverDropped) {
   const Tensor x = leaf({4, 6});
   BudgetOptions options = paranoid();
-  options.smallest = Bytes(0);
+  options.min_bytes = Bytes(0);
   EXPECT_TRUE(does_the_same_when_all_is_dropped(
       [&] {
         const Tensor none = x.narrow(0, 0, 0) * 2;

@@ -10,7 +10,7 @@
 #include <string>
 #include <utility>
 
-#include "tests/tape/networks.h"
+#include "tests/tape/networks/networks.h"
 #include "tests/tape/random_weights.h"
 #include "tests/tape/testing.h"
 
@@ -38,9 +38,9 @@ WeighedTraining train_weighed(const testing::NetworkKind& kind, std::optional<By
   torch::optim::SGD optimizer(network->parameters(), torch::optim::SGDOptions(1e-2));
   std::optional<MemoryBudget> budget;
   if (room) {
-    budget.emplace(
-        start + *room,
-        BudgetOptions{.smallest = Bytes(256), .learn = false, .weights = std::move(weights)});
+    budget.emplace(start + *room, BudgetOptions{.min_bytes = Bytes(256),
+                                                .weights = std::move(weights),
+                                                .plan_repeated_steps = false});
   }
   for (int i = 0; i < 8; ++i) {
     const PeakScope scope;

@@ -42,7 +42,7 @@ TEST(TapeWeightsRoom, AResultThatItsOwnNodeReadsLastIsFreeWhenThatHasRun) {
   const Tensor x = leaf({128, 128}), w = leaf({128, 128});
   const auto left_after_backward = [&](const std::shared_ptr<ValueWeights>& weights) {
     testing::take_gradients({x, w});
-    MemoryBudget budget(GiB(64), {.learn = false, .weights = weights});
+    MemoryBudget budget(GiB(64), {.weights = weights, .plan_repeated_steps = false});
     auto step = budget.step();
     const Bytes before = live_bytes();
     Tensor y = x;
@@ -79,7 +79,7 @@ TEST(TapeWeightsRoom, WhatIsHeldForALookAloneGoesBeforeAnythingIsDropped) {
   const Bytes most = scope.peak_above_start();
   testing::take_gradients({x});
   {
-    MemoryBudget budget(GiB(64), {.learn = false, .weights = looks});
+    MemoryBudget budget(GiB(64), {.weights = looks, .plan_repeated_steps = false});
     auto step = budget.step();
     run();
     step.finish();
@@ -87,7 +87,8 @@ TEST(TapeWeightsRoom, WhatIsHeldForALookAloneGoesBeforeAnythingIsDropped) {
   }
   looks->seen.clear();
   testing::take_gradients({x});
-  MemoryBudget budget(live_bytes() + most + KiB(8), {.learn = false, .weights = looks});
+  MemoryBudget budget(live_bytes() + most + KiB(8),
+                      {.weights = looks, .plan_repeated_steps = false});
   auto step = budget.step();
   run();
   step.finish();
@@ -124,9 +125,9 @@ TEST(TapeWeightsRoom, WeightsAndAStoreWorkWhereEitherWorksAlone) {
                               .workers = 1,
                               .block = KiB(64)});
         }
-        MemoryBudget budget(
-            limit,
-            {.store = store, .learn = false, .weights = weighs ? influence_weights() : nullptr});
+        MemoryBudget budget(limit, {.store = store,
+                                    .weights = weighs ? influence_weights() : nullptr,
+                                    .plan_repeated_steps = false});
         for (int i = 0; i < 3; ++i) {
           EXPECT_NO_THROW({
             auto step = budget.step();

@@ -80,8 +80,9 @@ TEST(TapeWeights, LightValuesGoFirstUnderEveryHeuristic) {
       };
       const auto makers = std::make_shared<Makers>();
       // Of sixteen results eleven fit.
-      MemoryBudget budget(live_bytes() + KiB(64 * 11 + 32),
-                          {.heuristic = heuristic, .weights = weights, .observer = makers});
+      MemoryBudget budget(
+          live_bytes() + KiB(64 * 11 + 32),
+          {.heuristic = parse_heuristic(heuristic), .weights = weights, .observer = makers});
       auto step = budget.step();
       Tensors held;
       for (int i = 0; i < 8; ++i) {
@@ -99,7 +100,7 @@ TEST(TapeWeights, LightValuesGoFirstUnderEveryHeuristic) {
 class TapeWeightsTold : public ::testing::Test {
  protected:
   std::shared_ptr<Told> told = std::make_shared<Told>();
-  MemoryBudget budget{GiB(64), {.smallest = Bytes(1), .weights = told}};
+  MemoryBudget budget{GiB(64), {.min_bytes = Bytes(1), .weights = told}};
   Tensor x = leaf({6, 5}), w = leaf({5, 5});
 
   const Told::Look& look_at(const std::string& name) {
@@ -243,7 +244,7 @@ TEST(TapeWeights, OutOfBoundsAreRefusedAndTheStepGoesOn) {
   const Tensors plain = testing::plain_gradients([&] { return x.sin().exp(); }, {x});
   for (const double wrong : {0.0, -1.0, 1e31, 1e-31, std::numeric_limits<double>::quiet_NaN()}) {
     const auto told = std::make_shared<Told>();
-    MemoryBudget budget(GiB(64), {.smallest = Bytes(1), .weights = told});
+    MemoryBudget budget(GiB(64), {.min_bytes = Bytes(1), .weights = told});
     auto step = budget.step();
     told->weight = [&](const ValueWeights::Call&) { return wrong; };
     const std::string text = refusal_of<UsageError>([&] { x.cos(); });
@@ -266,7 +267,7 @@ TEST(TapeWeights, WhatTheyThrowLeavesNothingBehind) {
   const Bytes before = live_bytes();
   const auto told = std::make_shared<Told>();
   {
-    MemoryBudget budget(GiB(64), {.smallest = Bytes(1), .weights = told});
+    MemoryBudget budget(GiB(64), {.min_bytes = Bytes(1), .weights = told});
     const auto fails = [&] {
       EXPECT_THROW(testing::gradients_under(budget, forward, {x}), std::domain_error);
       testing::take_gradients({x});
@@ -292,7 +293,7 @@ TEST(TapeWeights, WhatTheyThrowLeavesNothingBehind) {
 TEST(TapeWeights, ManyStepsLeaveNothing) {
   const Tensor x = leaf({8, 8}), w = leaf({8, 8});
   const auto weights = std::make_shared<RandomWeights>(1);
-  BudgetOptions options{.smallest = Bytes(1), .weights = weights};
+  BudgetOptions options{.min_bytes = Bytes(1), .weights = weights};
   MemoryBudget budget(GiB(64), options);
   const auto step = [&] {
     testing::gradients_under(budget, [&] { return x.mm(w).tanh().mm(w); }, {x, w});
@@ -321,7 +322,7 @@ TEST(TapeWeights, StepsOfSeveralThreadsShareThem) {
     plain.push_back(gradient(number));
   }
   const auto weights = std::make_shared<RandomWeights>(2);
-  MemoryBudget budget(live_bytes() + KiB(200), {.smallest = Bytes(1), .weights = weights});
+  MemoryBudget budget(live_bytes() + KiB(200), {.min_bytes = Bytes(1), .weights = weights});
   std::atomic<int> wrong{0}, refused{0};
   testing::on_threads(kThreads, [&](int number) {
     for (int i = 0; i < 20; ++i) {

@@ -47,7 +47,7 @@ struct Products {
 TEST(Writes, ToASmallRootLeaveWhatDependsOnItDroppable) {
   const Products products;
   const Tensors plain = products();
-  MemoryBudget budget(live_bytes() + KiB(280), {.smallest = KiB(1)});
+  MemoryBudget budget(live_bytes() + KiB(280), {.min_bytes = KiB(1)});
   auto step = budget.step();
   const Tensors mine = products();
   EXPECT_EQ(budget.report().dropped, 0);
@@ -62,7 +62,7 @@ TEST(Writes, ToASmallRootLeaveWhatDependsOnItDroppable) {
 
 TEST(Writes, ToALargeRootCopyNothing) {
   const Tensor large = at::randn({256, 256});
-  MemoryBudget budget(GiB(64), {.smallest = KiB(1)});
+  MemoryBudget budget(GiB(64), {.min_bytes = KiB(1)});
   auto step = budget.step();
   const Tensor sums = large.sum(1);
   const Bytes before = live_bytes();
@@ -72,7 +72,7 @@ TEST(Writes, ToALargeRootCopyNothing) {
 }
 
 TEST(Writes, ManyDependantsOfOneRoot) {
-  MemoryBudget budget(GiB(64), {.smallest = Bytes(1)});
+  MemoryBudget budget(GiB(64), {.min_bytes = Bytes(1)});
   auto step = budget.step();
   const Tensor root = at::zeros({1});
   Tensors held;

@@ -1,4 +1,3 @@
-// Every sentence has the figures that it is said for.
 #include "apps/cli/commands/advice.h"
 
 #include <fmt/format.h>
@@ -9,12 +8,12 @@ namespace reprise::app {
 
 namespace {
 
-// Less of the plain step's peak than so much is worth a sentence.
+// A peak below this part of the plain step's is worth a sentence.
 constexpr double kWorthNaming = 0.95;
 
 std::string extra_time(double slowdown) { return fmt::format("{:.1f} %", 100 * (slowdown - 1)); }
 
-// What to use, and what that does.
+// Returns the way and its effect, as a part of a sentence.
 std::string told(const AdviceFigures& figures, const AdviceFigures::Way& way) {
   if (way.name != "budget") {
     return fmt::format("--strategy {}: it peaks at {} of {}, for {} more time", way.name,

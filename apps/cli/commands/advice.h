@@ -1,4 +1,4 @@
-// What to do about a model on a device: decided by figures alone.
+// Decides from figures alone what makes a model fit on a device.
 //
 // clang-format off
 // | the first of these that is true               | advice                                  |
@@ -26,7 +26,8 @@ struct AdviceFigures {
     std::string name;  // a strategy; "budget" for a byte budget
     Bytes peak;
     double slowdown = 1;  // of the plain step
-    // Of a byte budget, before it has learned the step: nothing where it does not fit until then.
+    // The slowdown of a byte budget before it has learned the step; nothing if it does not fit
+    // until then.
     std::optional<double> unlearnt;
   };
 
@@ -37,17 +38,18 @@ struct AdviceFigures {
   std::vector<Way> ways;  // beside the plain step
   std::int64_t batch = 1, shards = 1;
   std::int64_t most_shards = 1;  // that were tried
-  // The way of least memory, with fewer sequences and with more shards; nothing if that is no way
-  // out.
+  // The batch, or the number of shards, with which the way of least memory fits; nothing if none
+  // does.
   std::optional<std::int64_t> largest_batch, least_shards;
-  // Where neither is: with both, of as few shards as can be.
+  // Fewer sequences and more shards together, with as few shards as possible, if neither alone is
+  // enough.
   struct Both {
     std::int64_t batch, shards;
   };
   std::optional<Both> both;
-  // There was no time to see what a byte budget takes.
+  // The search for a byte budget ran out of time.
   bool budget_is_unknown = false;
-  // The plain step's peak with fused attention, if it is not.
+  // The plain step's peak with fused attention, if the model has unfused attention.
   std::optional<Bytes> fused_peak;
 };
 

@@ -1,14 +1,15 @@
-// `reprise advise`: what to do so that a model's step fits on a device, in words with figures.
+// `reprise advise`: says what makes a model's step fit on a device, in words with figures.
 #include <fmt/format.h>
+#include <reprise/error.h>
 
 #include <CLI/App.hpp>
 #include <algorithm>
-#include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
 
 #include "apps/cli/commands/advice.h"
 #include "apps/cli/commands/commands.h"
-#include "apps/cli/commands/estimate_options.h"
 #include "apps/cli/commands/estimated_model.h"
 #include "apps/cli/commands/least_budget.h"
 #include "apps/cli/io/figures.h"
@@ -17,6 +18,28 @@
 namespace reprise::app {
 
 namespace {
+
+struct AdviseOptions : EstimateModelOptions {
+  std::optional<std::string> device_bytes;
+};
+
+void bind(CLI::App& command, AdviseOptions& options) {
+  OptionGroup device(command, "Device");
+  device.text("--device-bytes", "B", options.device_bytes,
+              "what one device has for tensors: 80GB, 64GiB");
+  bind_estimated(command, options);
+}
+
+Bytes check(AdviseOptions& options) {
+  check_estimated(options);
+  if (!options.device_bytes) {
+    throw UsageError("no device was described: give its bytes, as --device-bytes 80GB");
+  }
+  const Bytes bytes = parse_bytes(*options.device_bytes);
+  if (bytes > Bytes(0)) return bytes;
+  throw UsageError(fmt::format("--device-bytes is '{}': give the bytes that a device has, as 80GB",
+                               *options.device_bytes));
+}
 
 Bytes state_of(const Estimate& estimate) {
   return estimate.parameters + estimate.buffers + estimate.optimizer_state + estimate.gradients;
@@ -72,8 +95,8 @@ class Adviser {
     return model_.estimate(strategy, batch, shards).peak <= device_;
   }
 
-  // Fewer sequences need less, so the largest number that fits is found by bisection: from `works`
-  // on, which does or is none, and below `fails`.
+  // Fewer sequences need less, so bisection finds the largest number that fits. `works` fits or is
+  // 0, and `fails` does not fit.
   std::int64_t largest_batch(const std::string& strategy, std::int64_t shards, std::int64_t works,
                              std::int64_t fails) {
     while (fails - works > 1) {
@@ -83,7 +106,7 @@ class Adviser {
     return works;
   }
 
-  // Of devices there are mostly powers of two: so many times as now.
+  // Doubles the number of shards, because machines mostly have a power of two of devices.
   std::optional<std::int64_t> least_shards(const std::string& strategy, std::int64_t batch) {
     int fails = 0, works = 0;
     while (options_.shards << (works + 1) <= kMostEstimated) ++works;
@@ -148,12 +171,11 @@ void print_advice_json(const AdviseOptions& options, const AdviceFigures& figure
     result["together"] = {{"batch", figures.both->batch}, {"shards", figures.both->shards}};
   }
   if (figures.fused_peak) result["fused_peak_bytes"] = figures.fused_peak->count;
-  print_result(result.dump(2) + "\n");
+  print_object(result);
 }
 
 int advise(AdviseOptions options) {
-  check(options);
-  Adviser adviser(options, parse_bytes(*options.device_bytes));
+  Adviser adviser(options, check(options));
   const AdviceFigures figures = adviser.figures();
   const Advice advice = advise_on(figures);
   options.json ? print_advice_json(options, figures, advice)
@@ -164,11 +186,9 @@ int advise(AdviseOptions options) {
 }  // namespace
 
 void add_advise(CLI::App& program, Chosen& chosen) {
-  auto* command = program.add_subcommand(
-      "advise", "Say what makes a model's training step fit on a device, with figures");
-  auto options = std::make_shared<AdviseOptions>();
-  bind(*command, *options);
-  command->callback([options, &chosen] { chosen = [options] { return advise(*options); }; });
+  add_command<AdviseOptions>(program, chosen, "advise",
+                             "Say what makes a model's training step fit on a device, with figures",
+                             advise);
 }
 
 }  // namespace reprise::app

@@ -1,4 +1,4 @@
-// `reprise calibrate`: measures the rates that estimates are made with.
+// `reprise calibrate`: measures the rates that estimates use.
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <reprise/error.h>
@@ -8,12 +8,11 @@
 #include <memory>
 
 #include "apps/cli/commands/commands.h"
-#include "apps/cli/commands/estimate_options.h"
-#include "apps/cli/commands/option_group.h"
-#include "apps/cli/commands/options.h"
+#include "apps/cli/io/atomic_file.h"
 #include "apps/cli/io/figures.h"
-#include "apps/cli/io/new_file.h"
+#include "apps/cli/io/option_group.h"
 #include "apps/cli/io/streams.h"
+#include "apps/cli/training/run_options.h"
 
 namespace reprise::app {
 
@@ -26,8 +25,19 @@ struct CalibrateOptions {
   bool json = false;
 };
 
+void bind(CLI::App& command, CalibrateOptions& options) {
+  OptionGroup measuring(command, "Measuring");
+  measuring.real("--seconds", options.seconds, {0.01, 3600}, "how long it may take");
+  bind_threads(measuring, options.threads);
+  OptionGroup output(command, "Output");
+  output.path("--out", "FILE", options.out,
+              "write the rates to it, for --machine of estimate and advise");
+  output.flag("--json", options.json, "print the same JSON instead of a table");
+}
+
 int run_calibration(const CalibrateOptions& options) {
-  const auto file = options.out.empty() ? nullptr : std::make_unique<NewFile>(options.out, "--out");
+  const auto file =
+      options.out.empty() ? nullptr : std::make_unique<AtomicFile>(options.out, "--out");
   if (options.threads > 0) at::set_num_threads(options.threads);
   const Machine machine = calibrate(std::chrono::duration<double>(options.seconds));
   if (file) {
@@ -51,19 +61,9 @@ int run_calibration(const CalibrateOptions& options) {
 }  // namespace
 
 void add_calibrate(CLI::App& program, Chosen& chosen) {
-  auto* command = program.add_subcommand(
-      "calibrate", "Measure the rates of this machine's CPU that estimates are made with");
-  auto options = std::make_shared<CalibrateOptions>();
-  OptionGroup measuring(*command, "Measuring");
-  measuring.real("--seconds", options->seconds, {.least = 0.01, .most = 3600}, "that it may take");
-  measuring.whole("--threads", options->threads, {0, most_threads()},
-                  "CPU threads; 0: as many as LibTorch chooses");
-  OptionGroup output(*command, "Output");
-  output.path("--out", "FILE", options->out,
-              "write the rates to it, for --machine of estimate and advise");
-  output.flag("--json", options->json, "print the same JSON instead of a table");
-  command->callback(
-      [options, &chosen] { chosen = [options] { return run_calibration(*options); }; });
+  add_command<CalibrateOptions>(program, chosen, "calibrate",
+                                "Measure the rates of this machine's CPU, for estimates",
+                                run_calibration);
 }
 
 }  // namespace reprise::app

@@ -1,23 +1,15 @@
-// The subcommands of `reprise`, one source file each. Every function adds one to the program; when
-// it is chosen, parsing sets `chosen` to what runs it and gives the exit code.
-//
-// Exit codes: 0 done; 1 a comparison came out negative, or something failed on the way; 2 the
-// command or its input was wrong; 3 `train --verify` found a gradient that is not the plain step's;
-// 4 a step could not be run within its byte budget;
-// 130, 143 and 129: interrupted by SIGINT, SIGTERM or SIGHUP.
+// The subcommands of `reprise`, one source file each, with its options beside it. Every function
+// adds a command to the program. If the command is chosen, parsing sets `chosen` to the function
+// that runs it and gives the exit code (failure.h).
 #pragma once
 
 #include <CLI/App.hpp>
 #include <functional>
+#include <memory>
 #include <string>
+#include <utility>
 
 namespace reprise::app {
-
-constexpr int kOverBudget = 4;
-
-// For errors of budgets: the figure in them is of one allocation, and the next may need more.
-constexpr const char* kFrontierHint =
-    " (`reprise frontier` with the same model finds the least that a step needs)";
 
 using Chosen = std::function<int()>;
 
@@ -31,8 +23,18 @@ void add_advise(CLI::App& program, Chosen& chosen);
 void add_calibrate(CLI::App& program, Chosen& chosen);
 void add_info(CLI::App& program, Chosen& chosen);
 
-// Runs what was chosen; an error becomes one line on stderr, "WHERE: what, and how to mend it", and
-// an exit code.
+// Adds a command whose options are an `Options`. bind(command, options) makes the command fill
+// them, and `run` gets them.
+template <class Options, class Run>
+void add_command(CLI::App& program, Chosen& chosen, const char* name, const char* help, Run run) {
+  CLI::App* const command = program.add_subcommand(name, help);
+  const auto options = std::make_shared<Options>();
+  bind(*command, *options);
+  command->callback([options, run, &chosen] { chosen = [options, run] { return run(*options); }; });
+}
+
+// Runs the chosen command. An error becomes one line on stderr, "WHERE: what, and how to mend it",
+// and an exit code.
 int run_and_report(const std::string& where, const Chosen& chosen);
 
 // The whole program.

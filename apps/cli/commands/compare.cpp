@@ -1,10 +1,8 @@
 // `reprise compare`: what a strategy saves and what it costs, and whether its gradients are those
 // of the plain step, bit by bit.
-#include <ATen/Parallel.h>
 #include <fmt/format.h>
 
 #include <CLI/App.hpp>
-#include <memory>
 #include <nlohmann/json.hpp>
 
 #include "apps/cli/commands/commands.h"
@@ -15,8 +13,6 @@
 #include "apps/cli/io/figures.h"
 #include "apps/cli/io/interrupt.h"
 #include "apps/cli/io/streams.h"
-#include "apps/cli/training/device.h"
-#include "apps/cli/training/memory_need.h"
 
 namespace reprise::app {
 
@@ -45,8 +41,8 @@ void print_table(const CompareOptions& options, const std::vector<Measured>& all
   if (options.reentrant) facts.add("regions", "reentrant");
   print_result(facts.text() + "\n");
 
-  Table table({"strategy", "peak", "activations", "of none", "ms/step", "of none", "recomputing",
-               "same gradients"});
+  TextTable table({"strategy", "peak", "activations", "of none", "ms/step", "of none",
+                   "recomputing", "same gradients"});
   const Measured& plain = all.front();
   for (const Measured& each : all) {
     if (is_shown(each)) table.add(row_of_strategy(each, plain));
@@ -65,14 +61,9 @@ void print_json(const CompareOptions& options, const std::vector<Measured>& all,
     if (!is_shown(each)) continue;
     rows.push_back(json_of(each, plain));
   }
-  const nlohmann::json result = {{"options", describe(options)},
-                                 {"device", comparison.network().device().str()},
-                                 {"threads", at::get_num_threads()},
-                                 {"timed_steps", all.front().milliseconds.size()},
-                                 {"live_before_step_bytes", comparison.live().count},
-                                 {"strategies", rows}};
-  // A strategy may name a folder, whose name need not be text.
-  print_result(result.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+  nlohmann::json result = head_of(options, comparison, all.front());
+  result["strategies"] = std::move(rows);
+  print_object(result);
 }
 
 int compare(CompareOptions options) {
@@ -80,12 +71,8 @@ int compare(CompareOptions options) {
   check(options);
   if (!options.planners.empty()) return compare_planners(options);
   if (options.fill_budget) return fill_budget(options);
-  const c10::Device device = parse_device(options.device);
-  check_memory(options, kCopiesInComparisons, device);
+  const auto [device, data] = prepare(options);
   std::vector<Measured> all = strategies_to_measure(options.strategies, device);
-  if (options.threads > 0) at::set_num_threads(options.threads);
-  const TextData data = load_text(options.data);
-  check_context(data, options.gpt.context);
 
   interrupt.end_if_interrupted("anything was measured");
   Comparison comparison(options, data, device);
@@ -97,11 +84,8 @@ int compare(CompareOptions options) {
 }  // namespace
 
 void add_compare(CLI::App& program, Chosen& chosen) {
-  auto* command =
-      program.add_subcommand("compare", "Compare strategies by memory, time and gradients");
-  auto options = std::make_shared<CompareOptions>();
-  bind(*command, *options);
-  command->callback([options, &chosen] { chosen = [options] { return compare(*options); }; });
+  add_command<CompareOptions>(program, chosen, "compare",
+                              "Compare strategies by memory, time and gradients", compare);
 }
 
 }  // namespace reprise::app

@@ -1,23 +1,63 @@
-// `reprise estimate`: what a training step of a model would need, before anything is allocated.
+// `reprise estimate`: tells what a training step of a model would need, before anything is
+// allocated.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <reprise/error.h>
 
 #include <CLI/App.hpp>
 #include <algorithm>
-#include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <vector>
 
 #include "apps/cli/commands/commands.h"
-#include "apps/cli/commands/estimate_options.h"
 #include "apps/cli/commands/estimated_model.h"
 #include "apps/cli/commands/least_budget.h"
-#include "apps/cli/compare/planned_budgets.h"
+#include "apps/cli/io/failure.h"
 #include "apps/cli/io/figures.h"
 #include "apps/cli/io/streams.h"
+#include "apps/cli/training/asked_budget.h"
 
 namespace reprise::app {
 
 namespace {
+
+struct EstimateCommandOptions : EstimateModelOptions {
+  std::vector<std::string> strategies;  // empty: estimated_strategies()
+  std::optional<AskedBudget> budget;
+};
+
+void bind(CLI::App& command, EstimateCommandOptions& options) {
+  OptionGroup memory(command, "Memory");
+  memory.names("--strategy", options.strategies, "none,every-block,sqrt,selective:…",
+               "strategies to estimate, with commas between: those of `reprise train`\n"
+               "except offload");
+  memory.value("--budget", "B", options.budget, AskedBudget::parse_planned,
+               "also estimate a byte budget for the plain step: bytes (80GB), or a share\n"
+               "of its peak (50%); default: only the least budget that works. If the step\n"
+               "does not fit: exit code 4");
+  bind_estimated(command, options);
+}
+
+void check_estimated_strategy(const std::string& name, std::int64_t layers) {
+  if (name != "offload" && !name.starts_with("offload:"))
+    return models::Strategy::parse(name).check(layers);
+  throw UsageError(fmt::format(
+      "strategy '{}' moves activations to a store, whose time and host memory are not estimated; "
+      "choose one of {}",
+      name, fmt::join(estimated_strategies(layers), ", ")));
+}
+
+void check(EstimateCommandOptions& options) {
+  check_estimated(options);
+  if (options.strategies.empty()) options.strategies = estimated_strategies(options.gpt.layers);
+  for (const std::string& each : options.strategies) {
+    check_estimated_strategy(each, options.gpt.layers);
+    if (std::ranges::count(options.strategies, each) > 1) {
+      throw UsageError(fmt::format("--strategy names '{}' twice: once is enough", each));
+    }
+  }
+}
 
 struct EstimatedStrategy {
   std::string name;
@@ -51,7 +91,7 @@ void print_state(const EstimateCommandOptions& options, const EstimatedModel& mo
 }
 
 void print_kinds(const EstimateCommandOptions& options, const Estimate& plain) {
-  Table table({"activations of", "bytes", "of all", "a layer"});
+  TextTable table({"activations of", "bytes", "of all", "a layer"});
   for (const Estimate::Item& each : plain.kept) {
     if (share(each.bytes, plain.activations) < 0.0005) continue;
     const bool is_of_blocks = each.kind.starts_with("block/");
@@ -63,7 +103,7 @@ void print_kinds(const EstimateCommandOptions& options, const Estimate& plain) {
 }
 
 void print_strategies(const Estimated& all) {
-  Table table({"strategy", "activations", "temporaries", "peak", "of none", "FLOPs", "time"});
+  TextTable table({"strategy", "activations", "temporaries", "peak", "of none", "FLOPs", "time"});
   for (const auto& [name, each] : all.strategies) {
     table.add({name, to_string(each.activations), to_string(each.temporaries_at_peak),
                to_string(each.peak),
@@ -80,7 +120,7 @@ std::string cost_text(const std::optional<double>& slowdown, bool is_unknown = f
 }
 
 void print_budgets(const Estimated& all) {
-  Table table({"byte budget", "bytes", "of none", "planned", "as it runs"});
+  TextTable table({"byte budget", "bytes", "of none", "planned", "as it runs"});
   const auto add = [&](const char* name, const BudgetCost& cost) {
     table.add({name, to_string(cost.budget),
                fmt::format("{:.1f} %", 100 * share(cost.budget, all.plain.peak)),
@@ -132,13 +172,13 @@ void print_estimate_json(const EstimateCommandOptions& options, const EstimatedM
     rows.push_back(std::move(row));
   }
   nlohmann::json result = {{"options", describe(options)},
-                           {"machine", describe(model.machine_and_state().machine)},
+                           {"machine", describe(model.machine())},
                            {"parameters", all.plain.parameter_count},
                            {"plain", json_of_estimate(all.plain)},
                            {"strategies", rows},
                            {"least_budget", json_of(all.least)}};
   if (all.asked) result["budget"] = json_of(*all.asked);
-  print_result(result.dump(2) + "\n");
+  print_object(result);
 }
 
 int estimate(EstimateCommandOptions options) {
@@ -151,7 +191,7 @@ int estimate(EstimateCommandOptions options) {
   const StepTrace& trace = all.plain.trace;
   all.least = least_budget(trace);
   if (options.budget) {
-    all.asked = cost_of_budget(trace, read_planned_budget(*options.budget, all.plain.peak));
+    all.asked = cost_of_budget(trace, options.budget->of_peak(all.plain.peak));
   }
   if (options.json) {
     print_estimate_json(options, model, all);
@@ -172,11 +212,9 @@ int estimate(EstimateCommandOptions options) {
 }  // namespace
 
 void add_estimate(CLI::App& program, Chosen& chosen) {
-  auto* command = program.add_subcommand(
-      "estimate", "Tell what a model's training step would need, before anything is allocated");
-  auto options = std::make_shared<EstimateCommandOptions>();
-  bind(*command, *options);
-  command->callback([options, &chosen] { chosen = [options] { return estimate(*options); }; });
+  add_command<EstimateCommandOptions>(
+      program, chosen, "estimate",
+      "Tell what a model's training step would need, before anything is allocated", estimate);
 }
 
 }  // namespace reprise::app

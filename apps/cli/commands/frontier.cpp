@@ -1,6 +1,5 @@
-// `reprise frontier`: what a step costs in less and less memory, from the plain peak down to the
-// least in which it can be run.
-#include <ATen/Parallel.h>
+// `reprise frontier`: measures what a step costs in less and less memory, from the plain peak down
+// to the least budget in which it runs.
 #include <fmt/format.h>
 #include <reprise/error.h>
 
@@ -8,40 +7,61 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 
 #include "apps/cli/commands/commands.h"
-#include "apps/cli/commands/overlaps.h"
 #include "apps/cli/compare/comparison.h"
 #include "apps/cli/compare/comparison_report.h"
 #include "apps/cli/compare/frontier_chart.h"
+#include "apps/cli/io/failure.h"
 #include "apps/cli/io/figures.h"
 #include "apps/cli/io/interrupt.h"
-#include "apps/cli/io/new_file.h"
 #include "apps/cli/io/progress.h"
 #include "apps/cli/io/streams.h"
 #include "apps/cli/training/device.h"
-#include "apps/cli/training/memory_need.h"
 
 namespace reprise::app {
 
 namespace {
 
+// Uses the options of a comparison without planners. If there are no budgets, Search chooses them.
+struct FrontierOptions : CompareOptions {};
+
+void bind(CLI::App& command, FrontierOptions& options) {
+  OptionGroup measuring(command, "Measuring");
+  measuring.list("--budgets", options.budgets, AskedBudget::parse, "",
+                 "byte budgets with commas between, as those of `reprise train` (80%, 400MB,\n"
+                 "+84MB, least); default: ten parts of the plain step's activations, down\n"
+                 "to the least that works, which is searched for");
+  measuring.whole("--steps", options.steps, {1, kMostSteps}, "timed steps under each budget");
+  bind_budget(measuring, options);
+  bind_model(command, options);
+  bind_data(command, options);
+  OptionGroup chart(command, "Chart");
+  chart.path("--svg", "FILE", options.svg, "draw peak and time to it");
+  bind_machine(command, options);
+}
+
+void check(FrontierOptions& options) {
+  check_run(options);
+  check_budget_options(options, /*has_budget=*/true, "");
+  require_cpu_for_budget("reprise frontier", options.device);
+}
+
 constexpr const char* kCommand = "reprise frontier";
 constexpr const char* kAnything = "anything was measured";
 
-// Of the plain step's activations.
+// Parts of the plain step's activations.
 constexpr double kParts[] = {0.9, 0.75, 0.6, 0.5, 0.4, 0.33, 0.27, 0.22, 0.18, 0.14};
-// How finely the least budget is searched for, and how much above what was found it is measured:
-// in another round the heuristic may choose otherwise.
+// How finely the least budget is searched for, and how far above the result it is measured: in
+// another round the heuristic may choose other values.
 constexpr double kSearchedTo = 0.01;
 constexpr double kSlack = 0.01;
-// A budget in which a step takes so many times as long is of no use to anybody.
+// A budget under which a step takes so many times as long counts as too small.
 constexpr double kSlowest = 3;
 
-// Searches with steps of the first round.
+// Searches the least budget with steps of the first round.
 class Search {
  public:
   Search(Comparison& comparison, Measured& plain) : comparison_(comparison) {
@@ -54,7 +74,7 @@ class Search {
     return live + Bytes(std::llround(part * static_cast<double>(above.count)));
   }
 
-  // The parts that work, and one that does not.
+  // Returns the parts that work, and one that does not.
   std::vector<double> parts() {
     std::vector<double> parts;
     double works = 1, fails = 0;
@@ -91,20 +111,19 @@ class Search {
 
 std::string above(Bytes bytes) { return fmt::format("+{:.3g}MB", bytes.megabytes()); }
 
-void add_budgets(const FrontierOptions& options, Comparison& comparison,
+void add_budgets(const CompareOptions& options, Comparison& comparison,
                  std::vector<Measured>& all) {
-  const auto add = [&](const std::string& text) {
-    const auto same = [&](const Measured& each) { return each.name == text; };
-    if (std::ranges::any_of(all, same)) return;
-    all.emplace_back(text, AskedBudget::parse("--budgets", text));
+  const auto add = [&](const AskedBudget& budget) {
+    if (std::ranges::count(all, budget.text(), &Measured::name) == 0)
+      all.emplace_back(budget.text(), budget);
   };
   if (!options.budgets.empty()) {
-    for (const std::string& budget : options.budgets) add(budget);
+    std::ranges::for_each(options.budgets, add);
     return;
   }
   Search search(comparison, all.front());
   for (const double part : search.parts()) {
-    add(above(search.budget_of(part) - comparison.live()));
+    add(AskedBudget::parse("--budgets", above(search.budget_of(part) - comparison.live())));
   }
 }
 
@@ -126,11 +145,11 @@ std::vector<std::string> row_of_point(const Measured& each, const Measured& plai
   return row;
 }
 
-void print_table(const FrontierOptions& options, const std::vector<Measured>& all,
-                 Comparison& comparison, const TextData& data) {
+void print_points(const CompareOptions& options, const std::vector<Measured>& all,
+                  Comparison& comparison, const TextData& data) {
   print_result(facts_of(options, comparison, data).text() + "\n");
-  Table table({"budget", "peak", "activations", "of none", "ms/step", "of none", "spread",
-               "replayed", "same gradients"});
+  TextTable table({"budget", "peak", "activations", "of none", "ms/step", "of none", "spread",
+                   "replayed", "same gradients"});
   for (const Measured& each : all) {
     if (is_shown(each)) table.add(row_of_point(each, all.front()));
   }
@@ -142,23 +161,19 @@ void print_table(const FrontierOptions& options, const std::vector<Measured>& al
   if (!misfits.empty()) print_result("\nwhat does not fit:\n" + misfits);
 }
 
-void print_json(const FrontierOptions& options, const std::vector<Measured>& all,
-                Comparison& comparison) {
+void print_points_json(const CompareOptions& options, const std::vector<Measured>& all,
+                       Comparison& comparison) {
   nlohmann::json rows = nlohmann::json::array();
   for (const Measured& each : all) {
     if (!is_shown(each)) continue;
     rows.push_back(json_of(each, all.front()));
   }
-  const nlohmann::json result = {{"options", describe(options)},
-                                 {"device", comparison.network().device().str()},
-                                 {"threads", at::get_num_threads()},
-                                 {"timed_steps", all.front().milliseconds.size()},
-                                 {"live_before_step_bytes", comparison.live().count},
-                                 {"points", rows}};
-  print_result(result.dump(2) + "\n");
+  nlohmann::json result = head_of(options, comparison, all.front());
+  result["points"] = std::move(rows);
+  print_object(result);
 }
 
-Chart chart_of(const FrontierOptions& options, const std::vector<Measured>& all,
+Chart chart_of(const CompareOptions& options, const std::vector<Measured>& all,
                Comparison& comparison) {
   Chart chart;
   chart.title = "Time of a training step in less memory";
@@ -184,24 +199,7 @@ Chart chart_of(const FrontierOptions& options, const std::vector<Measured>& all,
   return chart;
 }
 
-// Begun before anything is measured in vain; null if there is to be none.
-std::unique_ptr<NewFile> begin_svg(const FrontierOptions& options) {
-  if (options.svg.empty()) return nullptr;
-  refuse_overlap("--svg", options.svg, options.data);
-  return std::make_unique<NewFile>(options.svg, "--svg");
-}
-
-void write_svg(NewFile& svg, const Chart& chart) {
-  try {
-    svg.write(svg_of(chart));
-    svg.take_place();
-  } catch (const Error& error) {
-    throw Error(fmt::format("{}; free space or choose another file with --svg", error.what()));
-  }
-}
-
-// The exit code. That some budgets do not fit is what is to be found out; where none does, nothing
-// was.
+// Returns the exit code. It is the point of a frontier that some budgets do not fit, but one must.
 int report_misfits(const std::vector<Measured>& all) {
   const auto fits = [](const Measured& each) { return each.asked && each.failure.empty(); };
   if (std::ranges::any_of(all, fits)) return 0;
@@ -215,22 +213,17 @@ int report_misfits(const std::vector<Measured>& all) {
 int frontier(FrontierOptions options) {
   const InterruptScope interrupt;
   check(options);
-  const c10::Device device = parse_device(options.device);
-  check_memory(options, kCopiesInComparisons, device);
-  const std::unique_ptr<NewFile> svg = begin_svg(options);
+  const ChartFile svg(options.svg, options.data);
+  const auto [device, data] = prepare(options);
   std::vector<Measured> all = strategies_to_measure({"none", "every-block"}, device);
-  if (options.threads > 0) at::set_num_threads(options.threads);
-  const TextData data = load_text(options.data);
-  check_context(data, options.gpt.context);
   interrupt.end_if_interrupted(kAnything);
 
   Comparison comparison(options, data, device);
   add_budgets(options, comparison, all);
   const int signal = comparison.run(all);
-  options.json ? print_json(options, all, comparison) : print_table(options, all, comparison, data);
-  if (svg && !all.front().milliseconds.empty()) {
-    write_svg(*svg, chart_of(options, all, comparison));
-  }
+  options.json ? print_points_json(options, all, comparison)
+               : print_points(options, all, comparison, data);
+  if (!all.front().milliseconds.empty()) svg.write(chart_of(options, all, comparison));
   const int differences = report_differences(all, kCommand, /*expects_misfits=*/true);
   if (signal != 0 || differences != 0) return report_end(kCommand, signal, differences);
   return report_misfits(all);
@@ -239,11 +232,9 @@ int frontier(FrontierOptions options) {
 }  // namespace
 
 void add_frontier(CLI::App& program, Chosen& chosen) {
-  auto* command = program.add_subcommand(
-      "frontier", "Measure what a step costs in less and less memory, by byte budgets");
-  auto options = std::make_shared<FrontierOptions>();
-  bind(*command, *options);
-  command->callback([options, &chosen] { chosen = [options] { return frontier(*options); }; });
+  add_command<FrontierOptions>(program, chosen, "frontier",
+                               "Measure what a step costs in less and less memory, by byte budgets",
+                               frontier);
 }
 
 }  // namespace reprise::app

@@ -1,5 +1,5 @@
-// `reprise info`: versions, devices, generators, memory, and what of this machine reprise can use;
-// what a bug report needs.
+// `reprise info`: shows what a bug report needs: versions, devices, generators, memory, and what of
+// this machine reprise can use.
 #include <ATen/Context.h>
 #include <ATen/DeviceAccelerator.h>
 #include <ATen/Parallel.h>
@@ -12,14 +12,13 @@
 
 #include <CLI/App.hpp>
 #include <fstream>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <thread>
 
 #include "apps/cli/commands/commands.h"
-#include "apps/cli/commands/option_group.h"
 #include "apps/cli/io/figures.h"
+#include "apps/cli/io/option_group.h"
 #include "apps/cli/io/streams.h"
 #include "apps/cli/training/device.h"
 #include "apps/cli/training/memory_need.h"
@@ -28,7 +27,7 @@ namespace reprise::app {
 
 namespace {
 
-// The meter must be seen to count: another library may have set an allocator of its own.
+// Allocates a probe, because another library may have set an allocator of its own.
 bool allocations_are_counted() {
   constexpr std::int64_t kSize = 1 << 20;
   const Bytes before = live_bytes();
@@ -59,7 +58,7 @@ std::vector<std::string> devices() {
   return all;
 }
 
-// The generators that a region can replay.
+// Returns the devices whose generators a region can replay.
 std::vector<std::string> generators() {
   std::vector<std::string> all;
   for (const std::string& name : devices()) {
@@ -104,7 +103,7 @@ void print(const nlohmann::json& info) {
                 ? "yes, every tensor"
                 : "no: another CPU allocator is installed; peaks will read as zero");
   facts.add("memory", to_string(Bytes(info.at("memory_bytes").get<std::int64_t>())));
-  facts.add("cores", fmt::format("{}, of which LibTorch uses {}", info.at("cores").get<unsigned>(),
+  facts.add("cores", fmt::format("{}, LibTorch uses {}", info.at("cores").get<unsigned>(),
                                  info.at("threads").get<int>()));
   facts.add("CPU kernels", fmt::format("{} ({})", info.at("cpu_kernels").get<std::string>(),
                                        list("cpu_features")));
@@ -114,21 +113,26 @@ void print(const nlohmann::json& info) {
   print_result(facts.text());
 }
 
-int info(bool json) {
+struct InfoOptions {
+  bool json = false;
+};
+
+void bind(CLI::App& command, InfoOptions& options) {
+  OptionGroup output(command, "Output");
+  output.flag("--json", options.json, "print one JSON object instead of a table");
+}
+
+int info(const InfoOptions& options) {
   const nlohmann::json collected = collect();
-  json ? print_result(collected.dump(2) + "\n") : print(collected);
+  options.json ? print_object(collected) : print(collected);
   return 0;
 }
 
 }  // namespace
 
 void add_info(CLI::App& program, Chosen& chosen) {
-  auto* command =
-      program.add_subcommand("info", "Show versions, devices and what of this machine is used");
-  auto json = std::make_shared<bool>(false);
-  OptionGroup output(*command, "Output");
-  output.flag("--json", *json, "print one JSON object instead of a table");
-  command->callback([json, &chosen] { chosen = [json] { return info(*json); }; });
+  add_command<InfoOptions>(program, chosen, "info",
+                           "Show versions, devices and what of this machine is used", info);
 }
 
 }  // namespace reprise::app

@@ -1,4 +1,3 @@
-// Budgets are tried on the trace of the estimated step.
 #include "apps/cli/commands/least_budget.h"
 
 #include <reprise/error.h>
@@ -13,21 +12,21 @@ namespace {
 
 constexpr int kHalvings = 7;
 
-using Outcome = SimulatedStep::Outcome;
+using StepOutcome = SimulatedStep::Outcome;
 using Clock = std::chrono::steady_clock;
 using Moment = std::chrono::time_point<Clock, BudgetSearch::Time>;
 
 SimulatedStep online(const StepTrace& trace, Bytes budget, Moment end) {
-  // Zero would be no limit.
+  // A limit of zero would mean no limit.
   const BudgetSearch::Time none_left(1e-9), left = end - Moment(Clock::now());
   return trace.simulate({.budget = budget,
-                         .heuristic = "h_up",
-                         .by_index = true,
+                         .heuristic = Heuristic::kHUp,
                          .slowdown_limit = kSlowestStep,
-                         .time_limit = std::max(left, none_left)});
+                         .time_limit = std::max(left, none_left),
+                         .by_index = true});
 }
 
-// Nothing where the step is beyond what a plan can count.
+// Nothing if the step has more bytes than a plan can count.
 std::optional<double> planned_cost(const StepTrace& trace, Bytes budget, BudgetSearch::Time time) {
   try {
     const StepPlan plan = planners::hindsight(trace, {.budget = budget, .time_limit = time});
@@ -43,12 +42,12 @@ BudgetCost cost_of_budget(const StepTrace& trace, Bytes budget, const BudgetSear
   const SimulatedStep step = online(trace, budget, Clock::now() + search.trials);
   BudgetCost cost{
       .budget = budget, .online = {}, .planned = planned_cost(trace, budget, search.plan)};
-  if (step.outcome == Outcome::kFits) cost.online = step.slowdown;
-  cost.online_is_unknown = step.outcome == Outcome::kOutOfTime;
+  if (step.outcome == StepOutcome::kFits) cost.online = step.slowdown;
+  cost.online_is_unknown = step.outcome == StepOutcome::kOutOfTime;
   return cost;
 }
 
-// Larger budgets take less time to try: one that takes too long is left for a larger one.
+// A larger budget takes less time to simulate, so one that takes too long counts as too small.
 BudgetCost least_budget(const StepTrace& trace, const BudgetSearch& search) {
   constexpr int kTrials = 4;  // that may take long
   const Moment end = Clock::now() + search.trials;
@@ -56,9 +55,9 @@ BudgetCost least_budget(const StepTrace& trace, const BudgetSearch& search) {
   bool is_cut = false;
   const auto does_work = [&](std::int64_t budget) {
     const Moment by = std::min(end, Moment(Clock::now()) + search.trials / kTrials);
-    const Outcome outcome = online(trace, Bytes(budget), by).outcome;
-    is_cut |= outcome == Outcome::kOutOfTime;
-    return outcome == Outcome::kFits;
+    const StepOutcome outcome = online(trace, Bytes(budget), by).outcome;
+    is_cut |= outcome == StepOutcome::kOutOfTime;
+    return outcome == StepOutcome::kFits;
   };
   if (does_work(fails)) works = fails;
   for (int i = 0; i < kHalvings && works > fails; ++i) {

@@ -10,23 +10,23 @@
 
 namespace reprise::app {
 
-// How long the searches may take, each above zero.
+// The time that each search may take, above zero.
 struct BudgetSearch {
   using Time = std::chrono::duration<double>;
-  Time trials{1};  // of budgets as the step runs: all in search of the least, or that of one
-  Time plan{1};    // with hindsight, for one budget; it takes all of it
+  Time trials{1};  // simulations: all in search of the least budget, or the one of a given budget
+  Time plan{1};    // hindsight's plan for one budget, which uses all of its time
 };
-// A step that takes longer than so many plain ones is of no use to anybody.
+// A budget under which a step takes longer than so many plain ones counts as too small.
 inline constexpr double kSlowestStep = 2;
 
 struct BudgetCost {
   Bytes budget;
-  // How much longer the step takes: with decisions made as it runs, and with a plan (hindsight).
-  // Nothing where it would not fit, or take longer than kSlowestStep.
+  // The slowdown with decisions made as the step runs, and with a plan (hindsight). Nothing if the
+  // step would not fit, or take longer than kSlowestStep.
   std::optional<double> online, planned;
-  // The search for the least ended early: there may be a smaller one.
+  // The search for the least ended early: there may be a smaller budget.
   bool is_cut = false;
-  // There was no time to see what `online` is.
+  // The simulation of `online` ran out of time.
   bool online_is_unknown = false;
   std::optional<double> slowdown() const {
     if (!planned || !online) return planned ? planned : online;
@@ -36,9 +36,9 @@ struct BudgetCost {
 
 BudgetCost cost_of_budget(const StepTrace& trace, Bytes budget, const BudgetSearch& search = {});
 
-// Found by bisection among budgets that decisions made as the step runs can hold, to a hundredth of
-// what lies between the step's floor and its plain peak, or as far as the time lets it: simulating
-// a step takes a time that grows with the square of its operators.
+// Bisects the budgets that a running step can hold, down to a hundredth of the range between the
+// step's floor and its plain peak. The search may end early, because a simulation's time grows with
+// the square of the step's operators.
 BudgetCost least_budget(const StepTrace& trace, const BudgetSearch& search = {});
 
 nlohmann::json json_of(const BudgetCost& cost);

@@ -13,11 +13,11 @@
 #include <optional>
 
 #include "apps/cli/commands/commands.h"
-#include "apps/cli/commands/options.h"
+#include "apps/cli/commands/plan_options.h"
 #include "apps/cli/commands/plan_step.h"
-#include "apps/cli/compare/planned_budgets.h"
+#include "apps/cli/io/atomic_file.h"
+#include "apps/cli/io/failure.h"
 #include "apps/cli/io/figures.h"
-#include "apps/cli/io/new_file.h"
 #include "apps/cli/io/streams.h"
 #include "apps/cli/training/device.h"
 #include "apps/cli/training/network.h"
@@ -29,12 +29,12 @@ namespace {
 struct Planned {
   std::string planner;
   Bytes budget;
-  std::optional<reprise::Schedule> schedule;
+  std::optional<Schedule> schedule;
   ScheduleCost cost;
-  std::string failure;  // why there is none
+  std::string failure;  // why there is no schedule
 };
 
-// The blocks of the model, each as it runs in training.
+// Measures the blocks of the model, each as it runs in training.
 Chain measured_chain(const PlanOptions& options) {
   if (options.threads > 0) at::set_num_threads(options.threads);
   const c10::Device device = parse_device(options.device);
@@ -67,12 +67,11 @@ ChainPlanner planner_of(const PlanOptions& options, const std::string& name) {
 std::vector<Planned> plan_all(const PlanOptions& options, const Chain& chain, Bytes plain_peak) {
   std::vector<Planned> all;
   for (const std::string& planner : options.planners) {
-    for (const std::string& text : options.budgets) {
-      Planned& row =
-          all.emplace_back(Planned{planner, read_planned_budget(text, plain_peak), {}, {}, {}});
+    for (const AskedBudget& budget : options.budgets) {
+      Planned& row = all.emplace_back(Planned{planner, budget.of_peak(plain_peak), {}, {}, {}});
       try {
         row.schedule = planner_of(options, planner)(chain, row.budget);
-        row.cost = check(chain, *row.schedule, {options.store_bandwidth});
+        row.cost = evaluate(chain, *row.schedule, {options.store_bandwidth});
       } catch (const BudgetError& error) {
         row.failure = error.what();
       }
@@ -89,15 +88,15 @@ double slowdown(const Chain& chain, const ScheduleCost& cost) {
 void print_table(const PlanOptions& options, const Chain& chain, Bytes plain_peak,
                  const std::vector<Planned>& all) {
   Facts facts;
-  facts.add("chain", options.chain.empty() ? fmt::format("{} blocks, measured", options.model)
-                                           : options.chain);
+  facts.add("chain", options.file.empty() ? fmt::format("{} blocks, measured", options.model)
+                                          : options.file);
   facts.add("stages", std::to_string(chain.stages.size()));
   facts.add("all kept",
             fmt::format("{} ms in {}",
                         format_milliseconds(1e3 * (chain.forward() + chain.backward()).count()),
                         to_string(plain_peak)));
   print_result(facts.text() + "\n");
-  Table table({"planner", "budget", "of plain", "peak", "time", "slowdown", "run again"});
+  TextTable table({"planner", "budget", "of plain", "peak", "time", "slowdown", "run again"});
   for (const Planned& each : all) {
     const bool fits = each.schedule.has_value();
     const auto stages = std::ssize(chain.stages);
@@ -111,7 +110,7 @@ void print_table(const PlanOptions& options, const Chain& chain, Bytes plain_pea
   print_result(table.text() + "\n");
   // A picture of more columns would be broken into lines.
   constexpr std::size_t kWidest = 100;
-  if (all.size() == 1 && all[0].schedule && all[0].schedule->steps.size() <= kWidest) {
+  if (all.size() == 1 && all[0].schedule && all[0].schedule->ops.size() <= kWidest) {
     print_result(picture(chain, *all[0].schedule, {options.store_bandwidth}) + "\n");
   }
 }
@@ -137,20 +136,19 @@ void print_json(const PlanOptions& options, const Chain& chain, Bytes plain_peak
     rows.push_back(std::move(row));
   }
   const nlohmann::json result = {{"chain", nlohmann::json::parse(chain.json())},
-                                 {"source", options.chain.empty() ? options.model : options.chain},
+                                 {"source", options.file.empty() ? options.model : options.file},
                                  {"plain_peak_bytes", plain_peak.count},
                                  {"forward_seconds", chain.forward().count()},
                                  {"backward_seconds", chain.backward().count()},
                                  {"plans", std::move(rows)}};
-  // A path need not be text.
-  print_result(result.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+  print_object(result);
 }
 
-std::unique_ptr<NewFile> begin(const std::string& path, const char* option) {
-  return path.empty() ? nullptr : std::make_unique<NewFile>(path, option);
+std::unique_ptr<AtomicFile> begin(const std::string& path, const char* option) {
+  return path.empty() ? nullptr : std::make_unique<AtomicFile>(path, option);
 }
 
-void write(const std::unique_ptr<NewFile>& file, const std::string& text) {
+void write(const std::unique_ptr<AtomicFile>& file, const std::string& text) {
   if (file == nullptr) return;
   file->write(text);
   file->take_place();
@@ -162,10 +160,10 @@ int plan(PlanOptions options) {
   const auto picture_file = begin(options.picture, "--picture");
   const auto schedule_file = begin(options.schedule_out, "--schedule-out");
   const auto chain_file = begin(options.chain_out, "--chain-out");
-  const Chain chain = options.chain.empty() ? measured_chain(options) : Chain::read(options.chain);
-  // First, for it takes longest to make.
+  const Chain chain = options.file.empty() ? measured_chain(options) : Chain::read(options.file);
+  // Written first, because measuring takes longest.
   write(chain_file, chain.json());
-  const Bytes plain_peak = check(chain, planners::keep_all(chain)).peak;
+  const Bytes plain_peak = evaluate(chain, planners::keep_all(chain)).peak;
   const std::vector<Planned> all = plan_all(options, chain, plain_peak);
   options.json ? print_json(options, chain, plain_peak, all)
                : print_table(options, chain, plain_peak, all);
@@ -183,11 +181,8 @@ int plan(PlanOptions options) {
 }  // namespace
 
 void add_plan(CLI::App& program, Chosen& chosen) {
-  auto* command = program.add_subcommand(
-      "plan", "Plan which stages of a chain run again, to fit in so many bytes");
-  auto options = std::make_shared<PlanOptions>();
-  bind(*command, *options);
-  command->callback([options, &chosen] { chosen = [options] { return plan(*options); }; });
+  add_command<PlanOptions>(program, chosen, "plan",
+                           "Plan which stages of a chain run again, to fit in so many bytes", plan);
 }
 
 }  // namespace reprise::app

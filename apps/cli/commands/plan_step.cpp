@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "apps/cli/commands/commands.h"
-#include "apps/cli/compare/planned_budgets.h"
+#include "apps/cli/io/failure.h"
 #include "apps/cli/io/figures.h"
 #include "apps/cli/io/streams.h"
 
@@ -28,12 +28,12 @@ std::ptrdiff_t loads_of(const StepPlan& plan) {
 
 void print_rows(const PlanOptions& options, const StepTrace& trace, const std::vector<Row>& rows) {
   Facts facts;
-  facts.add("trace", options.chain);
+  facts.add("trace", options.file);
   facts.add("operators", format_count(static_cast<double>(trace.operators())));
   facts.add("base time", format_milliseconds(1e3 * trace.base().count()) + " ms");
   facts.add("plain peak", to_string(trace.plain_peak()));
   print_result(facts.text() + "\n");
-  Table table(
+  TextTable table(
       {"planner", "budget", "of plain", "peak", "slowdown", "at least", "run again", "loaded"});
   for (const auto& [planner, budget, plan] : rows) {
     table.add(
@@ -70,28 +70,27 @@ void print_json_of(const PlanOptions& options, const StepTrace& trace,
     }
     list.push_back(std::move(row));
   }
-  const nlohmann::json result = {{"source", options.chain},
+  const nlohmann::json result = {{"source", options.file},
                                  {"operators", trace.operators()},
                                  {"base_seconds", trace.base().count()},
                                  {"plain_peak_bytes", trace.plain_peak().count},
                                  {"plans", std::move(list)}};
-  // A path need not be text.
-  print_result(result.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+  print_object(result);
 }
 
 }  // namespace
 
 int plan_step(const PlanOptions& options) {
-  const StepTrace trace = StepTrace::read(options.chain);
+  const StepTrace trace = StepTrace::read(options.file);
   std::vector<Row> rows;
   for (const std::string& planner : options.planners) {
-    for (const std::string& text : options.budgets) {
-      const Bytes budget = read_planned_budget(text, trace.plain_peak());
+    for (const AskedBudget& asked : options.budgets) {
+      const Bytes budget = asked.of_peak(trace.plain_peak());
       const StepPlanOptions wanted = {.budget = budget,
                                       .time_limit = std::chrono::duration<double>(options.seconds),
+                                      .store = {options.store_bandwidth},
                                       .moves = options.moves,
-                                      .seed = static_cast<std::uint64_t>(options.seed),
-                                      .store = {options.store_bandwidth}};
+                                      .seed = static_cast<std::uint64_t>(options.seed)};
       rows.push_back(
           {planner, budget,
            planner == "ilp" ? planners::ilp(trace, wanted) : planners::hindsight(trace, wanted)});

@@ -1,7 +1,7 @@
 // `reprise plan TRACE`: plans for a step that was recorded, operator by operator.
 #pragma once
 
-#include "apps/cli/commands/options.h"
+#include "apps/cli/commands/plan_options.h"
 
 namespace reprise::app {
 

@@ -1,28 +1,29 @@
-// `reprise simulate`: what budgets would cost a step that was recorded, under one heuristic or
-// several.
+// `reprise simulate`: tells what budgets would cost a recorded step under one heuristic or several.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <reprise/error.h>
 #include <reprise/step_trace.h>
-#include <algorithm>
 
 #include <CLI/App.hpp>
-#include <memory>
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "apps/cli/commands/commands.h"
-#include "apps/cli/commands/option_group.h"
-#include "apps/cli/compare/planned_budgets.h"
 #include "apps/cli/io/figures.h"
+#include "apps/cli/io/option_group.h"
 #include "apps/cli/io/streams.h"
+#include "apps/cli/training/asked_budget.h"
 
 namespace reprise::app {
 
 namespace {
 
-struct Options {
+constexpr const char* kSimulatedBudgets = "0.8,0.5,0.4,0.3,0.2";
+
+struct SimulationOptions {
   std::string trace;
-  std::string heuristics = "h_up";
-  std::string budgets = "0.8,0.5,0.4,0.3,0.2";
+  std::vector<std::string> heuristics = {"h_up"};
+  std::vector<AskedBudget> budgets = planned_budgets(kSimulatedBudgets);
   bool by_index = false;
   double slowdown_limit = 10;
   std::int64_t seed = 0;
@@ -49,7 +50,7 @@ const char* name_of(SimulatedStep::Outcome outcome) {
   return "fits";
 }
 
-void print_table(const Options& options, const StepTrace& trace,
+void print_table(const SimulationOptions& options, const StepTrace& trace,
                  const std::vector<Simulated>& all) {
   Facts facts;
   facts.add("trace", options.trace);
@@ -60,8 +61,8 @@ void print_table(const Options& options, const StepTrace& trace,
   facts.add("floor", to_string(trace.floor()) + ", which no budget can be below");
   print_result(facts.text() + "\n");
 
-  Table table({"heuristic", "budget", "of plain", "outcome", "slowdown", "recomputed", "evictions",
-               "peak"});
+  TextTable table({"heuristic", "budget", "of plain", "outcome", "slowdown", "recomputed",
+                   "evictions", "peak"});
   for (const Simulated& each : all) {
     const bool fits = each.step.outcome == SimulatedStep::Outcome::kFits;
     table.add({each.heuristic, to_string(each.budget),
@@ -74,7 +75,8 @@ void print_table(const Options& options, const StepTrace& trace,
   print_result(table.text() + "\n");
 }
 
-void print_json(const Options& options, const StepTrace& trace, const std::vector<Simulated>& all) {
+void print_json(const SimulationOptions& options, const StepTrace& trace,
+                const std::vector<Simulated>& all) {
   nlohmann::json rows = nlohmann::json::array();
   for (const Simulated& each : all) {
     rows.push_back({{"heuristic", each.heuristic},
@@ -95,11 +97,15 @@ void print_json(const Options& options, const StepTrace& trace, const std::vecto
                                  {"constant_bytes", trace.constants().count},
                                  {"floor_bytes", trace.floor().count},
                                  {"simulations", rows}};
-  // A path need not be text.
-  print_result(result.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+  print_object(result);
 }
 
-// The least budget that fits, by bisection, to a thousandth of the plain peak.
+AskedBudget read_budget(const char* option, const std::string& text) {
+  return text == "least" ? AskedBudget::parse(option, text)
+                         : AskedBudget::parse_planned(option, text);
+}
+
+// Bisects down to a thousandth of the plain peak.
 Bytes least_that_fits(const StepTrace& trace, SimulateOptions options) {
   const auto fits = [&](std::int64_t bytes) {
     options.budget = Bytes(bytes);
@@ -114,23 +120,41 @@ Bytes least_that_fits(const StepTrace& trace, SimulateOptions options) {
   return Bytes(works);
 }
 
-int simulate(const Options& options) {
+void bind(CLI::App& command, SimulationOptions& options) {
+  OptionGroup input(command, "Trace");
+  input.path("TRACE", "PATH", options.trace,
+             "the step's operators: JSON lines as simrd writes them, or compressed by gzip");
+  OptionGroup what(command, "Simulation");
+  what.list("--budget", options.budgets, read_budget, kSimulatedBudgets,
+            "budgets, with commas between: shares of the plain peak (0.5, 50%), bytes\n"
+            "(400MB, 8GiB), or 'least', the least that fits");
+  what.names("--heuristic", options.heuristics, "h_up",
+             fmt::format("how the next value to drop is chosen, with commas between:\n{}",
+                         fmt::join(heuristic_names(), ", ")));
+  what.flag("--index", options.by_index,
+            "choose by the index of a running step, without a look at every value");
+  what.real("--slowdown-limit", options.slowdown_limit, {1, 1e6},
+            "end a simulation whose step takes this many times as long");
+  what.whole("--seed", options.seed, {0, 1'000'000'000}, "of random choices");
+  OptionGroup output(command, "Output");
+  output.flag("--json", options.json, "print one JSON object instead of a table");
+}
+
+int simulate(const SimulationOptions& options) {
   if (options.trace.empty()) {
     throw UsageError("no trace was given: name a file of JSON lines, as `reprise simulate TRACE`");
   }
-  const auto heuristics = split_list("--heuristic", options.heuristics);
-  const auto budgets = split_list("--budget", options.budgets);
   const StepTrace trace = StepTrace::read(options.trace);
   std::vector<Simulated> all;
-  for (const std::string& heuristic : heuristics) {
-    for (const std::string& text : budgets) {
+  for (const std::string& heuristic : options.heuristics) {
+    for (const AskedBudget& budget : options.budgets) {
       SimulateOptions each{.budget = {},
-                           .heuristic = heuristic,
-                           .by_index = options.by_index,
+                           .heuristic = parse_heuristic(heuristic),
                            .slowdown_limit = options.slowdown_limit,
+                           .by_index = options.by_index,
                            .seed = static_cast<std::uint64_t>(options.seed)};
-      each.budget = text == "least" ? least_that_fits(trace, each)
-                                    : read_planned_budget(text, trace.plain_peak());
+      each.budget =
+          budget.is_least() ? least_that_fits(trace, each) : budget.of_peak(trace.plain_peak());
       all.push_back({heuristic, each.budget, trace.simulate(each)});
     }
   }
@@ -141,26 +165,9 @@ int simulate(const Options& options) {
 }  // namespace
 
 void add_simulate(CLI::App& program, Chosen& chosen) {
-  auto* command = program.add_subcommand(
-      "simulate", "Try byte budgets on a recorded step, without its tensors");
-  auto options = std::make_shared<Options>();
-  OptionGroup input(*command, "Trace");
-  input.path("TRACE", "PATH", options->trace,
-             "the step's operators: JSON lines as simrd writes them, or compressed by gzip");
-  OptionGroup what(*command, "Simulation");
-  what.text("--budget", "LIST", options->budgets,
-            "budgets, with commas: shares of the plain peak (0.5, 50%), bytes (400MB, 8GiB), or\n"
-            "'least', the least that fits");
-  what.text("--heuristic", "LIST", options->heuristics,
-            "which value goes first: h_up, h_eq, h_dtr, h_local, lru, largest, random");
-  what.flag("--index", options->by_index,
-            "find it as a running step does, not by looking at every value");
-  what.real("--slowdown-limit", options->slowdown_limit, {1, 1e6},
-            "give up where a step takes this many times as long");
-  what.whole("--seed", options->seed, {0, 1'000'000'000}, "of what is drawn at random");
-  OptionGroup output(*command, "Output");
-  output.flag("--json", options->json, "print one JSON object instead of a table");
-  command->callback([options, &chosen] { chosen = [options] { return simulate(*options); }; });
+  add_command<SimulationOptions>(program, chosen, "simulate",
+                                 "Try byte budgets on a recorded step, without its tensors",
+                                 simulate);
 }
 
 }  // namespace reprise::app

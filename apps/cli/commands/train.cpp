@@ -12,11 +12,10 @@
 #include <utility>
 
 #include "apps/cli/commands/commands.h"
-#include "apps/cli/commands/overlaps.h"
 #include "apps/cli/commands/train_model_options.h"
+#include "apps/cli/io/atomic_file.h"
 #include "apps/cli/io/figures.h"
 #include "apps/cli/io/interrupt.h"
-#include "apps/cli/io/sealed_file.h"
 #include "apps/cli/io/streams.h"
 #include "apps/cli/training/device.h"
 #include "apps/cli/training/memory_need.h"

@@ -8,9 +8,8 @@
 #include <array>
 #include <utility>
 
-#include "apps/cli/commands/option_group.h"
-#include "apps/cli/commands/overlaps.h"
-#include "apps/cli/training/asked_budget.h"
+#include "apps/cli/io/atomic_file.h"
+#include "apps/cli/io/option_group.h"
 #include "apps/cli/training/methods/method.h"
 
 namespace reprise::app {
@@ -55,7 +54,7 @@ void check_budget_of(const std::string& method, const TrainOptions& options) {
         "such as budget",
         method));
   }
-  if (AskedBudget::parse("--budget", *options.budget).is_least()) {
+  if (options.budget->is_least()) {
     throw UsageError(
         "--budget is 'least', which differs from method to method: give bytes, a share of the "
         "plain step's peak (60%) or bytes above those live before the step (+84MB)");
@@ -70,11 +69,11 @@ std::string TrainModelOptions::method_or_default(const TrainOptions& options) co
 
 void bind(CLI::App& command, TrainModelOptions& options) {
   command.get_option("--model")->description(
-      "which network: gpt, bert (guesses masked bytes) or vit (classes of pictures)");
+      "the network: gpt, bert (guesses masked bytes) or vit (classes of pictures)");
   OptionGroup methods(command, "Methods");
   methods.text("--method", "NAME", options.method,
-               fmt::format("how a step is fitted into --budget, on any model:\n{}.\n"
-                           "Those of PGAC take parameters, as in pgac,q=0.25,alpha=0.5 (also\n"
+               fmt::format("the method that fits a step into --budget, on any model:\n{}.\n"
+                           "The PGAC methods take parameters, as in pgac,q=0.25,alpha=0.5 (also\n"
                            "gamma, fill, search, far, error)",
                            fmt::join(training_methods(), ", "))
                    .c_str());
@@ -82,7 +81,7 @@ void bind(CLI::App& command, TrainModelOptions& options) {
                "write one JSON object a step to it: seconds of forward, backward,\n"
                "recomputation, packing and the tape, peak bytes, loss, masks");
   methods.whole("--patch", options.patch, {1, kMostPatch},
-                "of vit: pixels of a patch's side; if not given, 2");
+                "for vit: pixels of a patch's side; default 2");
 }
 
 bool is_method_run(const TrainOptions& options, const TrainModelOptions& more) {

@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "apps/cli/commands/options.h"
+#include "apps/cli/training/train_options.h"
 
 namespace reprise::app {
 

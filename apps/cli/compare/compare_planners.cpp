@@ -1,33 +1,27 @@
 #include "apps/cli/compare/compare_planners.h"
 
-#include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <reprise/error.h>
 
 #include <algorithm>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "apps/cli/commands/commands.h"
-#include "apps/cli/commands/overlaps.h"
 #include "apps/cli/compare/comparison.h"
 #include "apps/cli/compare/comparison_report.h"
 #include "apps/cli/compare/frontier_chart.h"
 #include "apps/cli/compare/planned_steps.h"
+#include "apps/cli/io/failure.h"
 #include "apps/cli/io/figures.h"
 #include "apps/cli/io/interrupt.h"
-#include "apps/cli/io/new_file.h"
 #include "apps/cli/io/streams.h"
-#include "apps/cli/training/device.h"
-#include "apps/cli/training/memory_need.h"
 
 namespace reprise::app {
 namespace {
 
 constexpr const char* kPlannersCommand = "reprise compare";
 
-// A plan, and its steps where it was run.
+// A plan, and the measured steps if it was run.
 struct Compared {
   const PlannedStep* planned = nullptr;
   const Measured* measured = nullptr;
@@ -72,8 +66,8 @@ void print_planners(const CompareOptions& options, const PlannedSteps& planned,
                                       format_milliseconds(plain.typical_milliseconds()),
                                       format_milliseconds(1e3 * planned.plain_seconds)));
   print_result(facts.text() + "\n");
-  Table table({"planner", "budget", "predicted", "peak", "predicted", "of none", "spread",
-               "ms/step", "same gradients"});
+  TextTable table({"planner", "budget", "predicted", "peak", "predicted", "of none", "spread",
+                   "ms/step", "same gradients"});
   for (const Compared& each : pairs_of(planned, all)) table.add(row_of_plan(each, plain));
   print_result(table.text() + "\n");
   print_result("peaks and budgets: bytes above those before the step, gradients included\n");
@@ -98,16 +92,12 @@ void print_planners_json(const CompareOptions& options, const PlannedSteps& plan
     }
     rows.push_back(std::move(row));
   }
-  const nlohmann::json result = {{"options", describe(options)},
-                                 {"device", comparison.network().device().str()},
-                                 {"threads", at::get_num_threads()},
-                                 {"timed_steps", plain.milliseconds.size()},
-                                 {"live_before_step_bytes", comparison.live().count},
-                                 {"chain", nlohmann::json::parse(planned.chain.json())},
-                                 {"plain_predicted_peak_bytes", planned.plain_peak.count},
-                                 {"plain", json_of(plain, plain)},
-                                 {"planners", std::move(rows)}};
-  print_result(result.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+  nlohmann::json result = head_of(options, comparison, plain);
+  result.update({{"chain", nlohmann::json::parse(planned.chain.json())},
+                 {"plain_predicted_peak_bytes", planned.plain_peak.count},
+                 {"plain", json_of(plain, plain)},
+                 {"planners", std::move(rows)}});
+  print_object(result);
 }
 
 Chart planners_chart(const CompareOptions& options, const PlannedSteps& planned,
@@ -147,8 +137,7 @@ Chart planners_chart(const CompareOptions& options, const PlannedSteps& planned,
   return chart;
 }
 
-// That some budgets are too small for some planners is what is to be found out; where nothing fits,
-// nothing was.
+// Some budgets may be too small for some planners. It is an error if nothing fits.
 int report_unplanned(const PlannedSteps& planned) {
   if (std::ranges::any_of(planned.steps, &PlannedStep::fits)) return 0;
   print_error_line(fmt::format("{}: {}: {}", kPlannersCommand, planned.steps.back().name(),
@@ -160,16 +149,8 @@ int report_unplanned(const PlannedSteps& planned) {
 
 int compare_planners(const CompareOptions& options) {
   const InterruptScope interrupt;
-  const c10::Device device = parse_device(options.device);
-  check_memory(options, kCopiesInComparisons, device);
-  std::unique_ptr<NewFile> svg;
-  if (!options.svg.empty()) {
-    refuse_overlap("--svg", options.svg, options.data);
-    svg = std::make_unique<NewFile>(options.svg, "--svg");
-  }
-  if (options.threads > 0) at::set_num_threads(options.threads);
-  const TextData data = load_text(options.data);
-  check_context(data, options.gpt.context);
+  const ChartFile svg(options.svg, options.data);
+  const auto [device, data] = prepare(options);
   interrupt.end_if_interrupted("anything was measured");
 
   Comparison comparison(options, data, device);
@@ -183,9 +164,8 @@ int compare_planners(const CompareOptions& options) {
   const int signal = comparison.run(all);
   options.json ? print_planners_json(options, planned, all, comparison)
                : print_planners(options, planned, all, comparison, data);
-  if (svg && !all.front().milliseconds.empty()) {
-    svg->write(svg_of(planners_chart(options, planned, all, comparison)));
-    svg->take_place();
+  if (!all.front().milliseconds.empty()) {
+    svg.write(planners_chart(options, planned, all, comparison));
   }
   const int differences = report_differences(all, kPlannersCommand);
   if (signal != 0 || differences != 0) return report_end(kPlannersCommand, signal, differences);

@@ -1,12 +1,12 @@
-// `reprise compare --planners`: what planners predict of a step, beside what it then takes.
+// `reprise compare --planners`: puts the predictions of planners beside measured steps.
 //
-// The chain is the model's blocks and, as its last stage, head and loss; schedules are run, round
-// after round, beside the plain step. What lies around the chain (the embedding) is measured once
-// and added to its peak. Planners of steps (hindsight, ilp) see the step as the tape records it;
-// their plans are predictions alone.
+// The chain is the model's blocks and, as its last stage, head and loss. Schedules run round after
+// round beside the plain step. The embedding, outside the chain, is measured once and added to the
+// chain's peak. Planners of steps (hindsight, ilp) see the step as the tape records it; their plans
+// are predictions alone.
 #pragma once
 
-#include "apps/cli/commands/options.h"
+#include "apps/cli/compare/compare_options.h"
 
 namespace reprise::app {
 

@@ -1,7 +1,7 @@
-// One step, done the same way for every strategy, and what is read off around it.
 #include "apps/cli/compare/comparison.h"
 
 #include <ATen/Context.h>
+#include <ATen/Parallel.h>
 #include <ATen/ops/ones.h>
 #include <fmt/format.h>
 #include <reprise/memory.h>
@@ -11,7 +11,6 @@
 #include <exception>
 #include <utility>
 
-#include "apps/cli/commands/commands.h"
 #include "apps/cli/io/failure.h"
 #include "apps/cli/io/figures.h"
 #include "apps/cli/io/interrupt.h"
@@ -24,8 +23,8 @@ namespace reprise::app {
 
 namespace {
 
-// A budget in which replays take so many times the plain step is too small for any use, and may
-// take hours.
+// A budget under which replays take so many times the plain step counts as too small; it could take
+// hours.
 constexpr double kMostReplays = 10;
 
 }  // namespace
@@ -58,6 +57,15 @@ std::vector<Measured> strategies_to_measure(const std::vector<std::string>& name
   for (const std::string& name : names) add(name);
   for (Measured& each : all) each.strategy.prepare(device);
   return all;
+}
+
+Setting prepare(const CompareOptions& options) {
+  const c10::Device device = parse_device(options.device);
+  check_memory(options, kCopiesInComparisons, device);
+  if (options.threads > 0) at::set_num_threads(options.threads);
+  Setting setting = {device, load_text(options.data)};
+  check_context(setting.data, options.gpt.context);
+  return setting;
 }
 
 Comparison::Comparison(const CompareOptions& options, const TextData& data, c10::Device device)
@@ -145,7 +153,7 @@ void Comparison::measure_training() {
   allocate_gradients(*network_.model());
 }
 
-// What it comes to is known once the plain step has been measured.
+// A share is known once the plain step has been measured.
 void Comparison::open_budget(Measured& measured) {
   if (!measured.asked) return;
   if (measured.asked->is_share()) {
@@ -220,7 +228,7 @@ void Comparison::examine(Measured& measured) {
   measured.activations = memory.peak_above_start();
   if (measured.asked) {
     measured.tape = measured.budget->report();
-    measured.recompute_share += measured.tape.replay_seconds / seconds;
+    measured.recompute_share += measured.tape.replay_time.count() / seconds;
   } else if (peak_ == Bytes(0)) {
     seconds_ = seconds;
     live_ = memory.live_at_start();

@@ -1,16 +1,16 @@
 // Steps under several strategies, measured side by side.
 //
 // Round after round every strategy runs one step on the same weights, batch and random state, so
-// that a machine that slows down or warms up does so for all. Nothing is updated. The first round
+// that a machine that slows down or warms up does so for all. No weight is updated. The first round
 // measures memory and the time spent recomputing; later ones only the clock. Gradients are
-// allocated beforehand: what is measured is forward and backward. Where planners are compared,
-// steps make their gradients themselves, as planners count them.
+// allocated beforehand, so that forward and backward alone are measured. In a comparison of
+// planners, steps make their gradients themselves, as planners count them.
 //
-// A training step has AdamW's moments beside, and no gradients before it. A budget that is a share
-// is that of a training step: activations get the same room here as there.
+// A training step also has AdamW's moments, and no gradients before it. A budget in percent is a
+// share of a training step's peak: activations get the same room here as there.
 //
 // A strategy that fails (a budget that is too small, a disk that is full) is left out from then on,
-// and the others go on.
+// and the others continue.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -27,13 +27,13 @@
 #include <utility>
 #include <vector>
 
-#include "apps/cli/commands/options.h"
-#include "apps/cli/compare/gradients.h"
+#include "apps/cli/compare/compare_options.h"
 #include "apps/cli/training/asked_budget.h"
+#include "apps/cli/training/gradients.h"
+#include "apps/cli/training/memory_need.h"
 #include "apps/cli/training/network.h"
 #include "apps/cli/training/recompute_clock.h"
 #include "apps/cli/training/text_data.h"
-#include "apps/cli/training/training_need.h"
 #include "models/strategy.h"
 
 namespace reprise::app {
@@ -42,23 +42,21 @@ struct Measured {
   explicit Measured(models::Strategy s) : name(s.name()), strategy(std::move(s)) {}
   Measured(std::string of, AskedBudget asked)
       : name(std::move(of)), strategy(models::Strategy::parse("none")), asked(std::move(asked)) {}
-  Measured(std::string of, reprise::Schedule planned)
+  Measured(std::string of, Schedule planned)
       : name(std::move(of)),
         strategy(models::Strategy::parse("none")),
-        schedule(std::make_shared<const reprise::Schedule>(std::move(planned))) {}
+        schedule(std::make_shared<const Schedule>(std::move(planned))) {}
 
   std::string name;
   models::Strategy strategy;
-  std::shared_ptr<const reprise::Schedule>
-      schedule;  // of the model's chain; null: as the strategy says
-  // Sequences at once; 0: the options' number. With a number of its own a step's gradients are no
-  // other step's.
+  std::shared_ptr<const Schedule> schedule;  // of the model's chain; null: as the strategy says
+  // Sequences at once; 0: the options' number. Gradients of different batches are not compared.
   std::int64_t batch = 0;
   std::optional<AskedBudget> asked;
   Bytes limit;                           // that `asked` comes to, in these steps
   Bytes training_limit;                  // and in those of `reprise train`
   std::shared_ptr<MemoryBudget> budget;  // of so much
-  reprise::StepReport tape;              // of its first step
+  StepReport tape;                       // of its first step
   std::string failure;                   // why there is no more of it; empty: nothing failed
   bool is_over_budget = false;           // whether that is for want of bytes
   bool is_examined = false;              // whether there are the figures of the first round
@@ -79,27 +77,36 @@ std::vector<Measured> strategies_to_measure(
     const std::vector<std::string>& names, c10::Device device,
     std::span<const models::StrategyKind> kinds = models::strategy_kinds());
 
+// The device and the text that the options ask for.
+struct Setting {
+  c10::Device device;
+  TextData data;
+};
+// Also sets the number of threads. Throws UsageError if the device, the memory or the text cannot
+// work.
+Setting prepare(const CompareOptions& options);
+
 class Comparison {
  public:
   Comparison(const CompareOptions& options, const TextData& data, c10::Device device);
 
-  // For budgets that are yet to be chosen: the plain step's peak, which is also its row's.
+  // Measures the plain step's peak before budgets are chosen. The row of the plain step has it too.
   void measure_plain(Measured& plain);
-  // Milliseconds of one step of the first round under a budget of so many bytes; nullopt if it
-  // cannot be run in them. Only after measure_plain().
+  // Milliseconds of one step of the first round under a budget of so many bytes; nullopt if the
+  // step does not fit. Call measure_plain() before.
   std::optional<double> milliseconds_within(Bytes limit);
   // The most bytes alive in a step of so many sequences under that strategy, which is run.
   Bytes peak_of(const Measured& measured);
-  // The first round's.
+  // The batch of the first round.
   Batch first_batch() { return begin_round(0, 0); }
-  // Of the plain step, and live before it.
+  // The plain step's peak, and the bytes live before it.
   Bytes plain_peak() const { return peak_; }
   Bytes live() const { return live_; }
-  // What shares are shares of, once there was one.
+  // The training step that shares refer to; nothing before the first share.
   const std::optional<TrainingNeed>& training() const { return training_; }
 
-  // Throws what the plain step throws before there is anything to compare, and Interrupted where a
-  // signal came before. Returns 0, or the signal that has ended it early.
+  // Throws what the plain step throws in the first round, and Interrupted if a signal came before.
+  // Returns 0, or the signal that has ended it early.
   int run(std::vector<Measured>& all);
   Network& network() { return network_; }
 
@@ -120,7 +127,7 @@ class Comparison {
   Network network_;
   RecomputeClock clock_;
   bool is_warm_ = false;
-  // Of the plain step.
+  // The plain step's.
   Bytes live_, peak_;
   double seconds_ = 0;
   std::optional<TrainingNeed> training_;

@@ -1,29 +1,14 @@
-// One place for what `reprise compare` and `reprise frontier` both say.
 #include "apps/cli/compare/comparison_report.h"
 
+#include <ATen/Parallel.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-namespace reprise::app {
+#include "apps/cli/training/training_report.h"
 
-nlohmann::json per_step(const reprise::StepReport& sum, std::size_t steps) {
-  const auto mean = [&](auto total) {
-    return static_cast<double>(total) / static_cast<double>(std::max<std::size_t>(steps, 1));
-  };
-  return {{"operators", mean(sum.operators)},
-          {"dropped", mean(sum.dropped)},
-          {"dropped_bytes", mean(sum.dropped_bytes.count)},
-          {"replayed", mean(sum.replayed)},
-          {"replay_ms", mean(1e3 * sum.replay_seconds)},
-          {"packed", mean(sum.packed)},
-          {"packed_bytes", mean(sum.packed_bytes.count)},
-          {"pack_ms", mean(1e3 * sum.pack_seconds)},
-          {"parked", mean(sum.parked)},
-          {"parked_bytes", mean(sum.parked_bytes.count)},
-          {"transfer_ms", mean(1e3 * sum.transfer_seconds)}};
-}
+namespace reprise::app {
 
 namespace {
 
@@ -78,6 +63,15 @@ nlohmann::json json_of(const Measured& each, const Measured& plain) {
   if (!each.failure.empty()) json["failure"] = each.failure;
   if (each.difference) json["first_difference"] = each.difference->json();
   return json;
+}
+
+nlohmann::json head_of(const CompareOptions& options, Comparison& comparison,
+                       const Measured& plain) {
+  return {{"options", describe(options)},
+          {"device", comparison.network().device().str()},
+          {"threads", at::get_num_threads()},
+          {"timed_steps", plain.milliseconds.size()},
+          {"live_before_step_bytes", comparison.live().count}};
 }
 
 std::string misfits_of(const std::vector<Measured>& all) {

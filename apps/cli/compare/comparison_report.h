@@ -1,4 +1,4 @@
-// What a comparison has measured, in the pieces that commands print.
+// Prints what a comparison has measured, in the pieces that several commands share.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -11,26 +11,27 @@
 
 namespace reprise::app {
 
-// An interruption may have left nothing of a strategy.
+// False if an interruption has left nothing of a strategy.
 bool is_shown(const Measured& each);
 
-// "yes" or "no" of its gradients being the plain step's, or how it failed.
+// "yes" or "no": whether the gradients are the plain step's; or how the strategy failed.
 std::string verdict_of(const Measured& each);
 std::string percent(double part);  // "12 %"
 
-// Of a step's time as multiples of the plain step's, over the rounds.
+// The range over the rounds of a step's time, in multiples of the plain step's.
 struct Spread {
   double lowest = 0, highest = 0;
 };
 Spread spread_of(const Measured& each, const Measured& plain);
 
-// Of `sum` over so many steps under a budget: the means that a step comes to.
-nlohmann::json per_step(const reprise::StepReport& sum, std::size_t steps);
-
-// What is there: a strategy that failed, or was interrupted, lacks some of it.
+// A strategy that failed, or was interrupted, lacks some of the fields.
 nlohmann::json json_of(const Measured& each, const Measured& plain);
 
-// The model, the data, the machine, and what shares are of, if there were any.
+// The fields that describe a comparison as a whole; rows go beside them.
+nlohmann::json head_of(const CompareOptions& options, Comparison& comparison,
+                       const Measured& plain);
+
+// The model, the data, the machine, and the peak that shares refer to.
 Facts facts_of(const CompareOptions& options, Comparison& comparison, const TextData& data);
 
 // A line for each budget that was too small, with the reason.

@@ -11,14 +11,13 @@
 #include <optional>
 #include <vector>
 
-#include "apps/cli/commands/commands.h"
 #include "apps/cli/compare/comparison.h"
 #include "apps/cli/compare/comparison_report.h"
+#include "apps/cli/io/failure.h"
 #include "apps/cli/io/figures.h"
 #include "apps/cli/io/interrupt.h"
 #include "apps/cli/io/progress.h"
 #include "apps/cli/io/streams.h"
-#include "apps/cli/training/asked_budget.h"
 #include "apps/cli/training/device.h"
 #include "apps/cli/training/memory_need.h"
 
@@ -28,8 +27,8 @@ namespace {
 constexpr const char* kFillCommand = "reprise compare";
 constexpr std::int64_t kMostBatch = std::int64_t{1} << 20;
 
-// The largest batch that is found to fit, by doubling and halving with steps that run; 0: not even
-// one sequence does.
+// Finds the largest batch that fits, by doubling and halving with steps that run; 0 if not even one
+// sequence does.
 class BatchSearch {
  public:
   BatchSearch(Comparison& comparison, Measured& measured, Bytes limit)
@@ -45,14 +44,15 @@ class BatchSearch {
       const std::int64_t middle = fits + (fails - fits) / 2;
       (is_enough(middle) ? fits : fails) = middle;
     }
-    // What seemed far beyond has not been tried.
+    // A batch that seemed far beyond has not been tried.
     while (fits > 0 && fits < kMostBatch && !tried_.contains(fits + 1) && is_enough(fits + 1))
       ++fits;
     return fits;
   }
 
  private:
-  // Peaks grow by as much with each sequence: a batch that must fail may need more than there is.
+  // Peaks grow linearly with the batch. A batch that must fail is not tried, because it may need
+  // more memory than the machine has.
   bool is_far_beyond(std::int64_t fits, std::int64_t next) const {
     if (fits < 2) return false;
     const Bytes last = tried_.at(fits), before = tried_.at(fits / 2);
@@ -81,7 +81,7 @@ double samples_a_second(const Measured& each) {
   return 1e3 * static_cast<double>(each.batch) / each.typical_milliseconds();
 }
 
-// The median, over the rounds, of how many samples a second there are for one of the first row's.
+// The median over the rounds of samples a second, in multiples of the first row's.
 double throughput_ratio(const Measured& each, const Measured& first) {
   return static_cast<double>(each.batch) / static_cast<double>(first.batch) / each.ratio_to(first);
 }
@@ -94,7 +94,7 @@ void print_filled(const CompareOptions& options, const std::vector<Measured>& al
   facts.add("machine", describe_machine(options, comparison.network().device()));
   facts.add("budget", fmt::format("{}, of all bytes alive", to_string(limit)));
   print_result(facts.text() + "\n");
-  Table table({"strategy", "batch", "peak", "ms/step", "samples/s", "of the first", "spread"});
+  TextTable table({"strategy", "batch", "peak", "ms/step", "samples/s", "of the first", "spread"});
   for (const Measured& each : all) {
     std::vector<std::string> row = {escape(each.name),
                                     fmt::format("{}", each.batch),
@@ -105,7 +105,7 @@ void print_filled(const CompareOptions& options, const std::vector<Measured>& al
                                     each.batch > 0 ? "-" : "does not fit"};
     if (each.is_examined) row[2] = to_string(each.peak);
     if (!each.milliseconds.empty()) {
-      // Of times; of what they are the reciprocals of, it is the other way round.
+      // The spread is one of times, so the fastest round has the lowest ratio.
       const Spread spread = spread_of(each, all.front());
       const double batches =
           static_cast<double>(each.batch) / static_cast<double>(all.front().batch);
@@ -147,24 +147,20 @@ void print_filled_json(const CompareOptions& options, const std::vector<Measured
                                  {"threads", at::get_num_threads()},
                                  {"budget_bytes", limit.count},
                                  {"strategies", std::move(rows)}};
-  print_result(result.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+  print_object(result);
 }
 
 }  // namespace
 
 int fill_budget(const CompareOptions& options) {
   const InterruptScope interrupt;
-  const c10::Device device = parse_device(options.device);
-  check_memory(options, kCopiesInComparisons, device);
-  const auto asked = AskedBudget::parse("--budget", options.planned_budgets.front());
+  const auto [device, data] = prepare(options);
+  const AskedBudget& asked = options.budgets.front();
   std::vector<Measured> all = strategies_to_measure(options.strategies, device);
-  if (options.threads > 0) at::set_num_threads(options.threads);
-  const TextData data = load_text(options.data);
-  check_context(data, options.gpt.context);
   interrupt.end_if_interrupted("anything was measured");
 
   Comparison comparison(options, data, device);
-  // What shares are of, and what is live: of the plain step at --batch.
+  // Shares are shares of the plain step at --batch.
   Measured plain(models::Strategy::parse("none"));
   if (asked.is_share()) {
     comparison.measure_plain(plain);

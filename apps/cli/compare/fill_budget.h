@@ -1,8 +1,8 @@
-// `reprise compare --fill-budget`: what a strategy is worth where memory is what limits. Each runs
-// the largest batch whose step stays within the same bytes, and samples a second are compared.
+// `reprise compare --fill-budget`: compares strategies under a limit of memory. Each runs the
+// largest batch whose step stays within the same bytes, and samples a second are compared.
 #pragma once
 
-#include "apps/cli/commands/options.h"
+#include "apps/cli/compare/compare_options.h"
 
 namespace reprise::app {
 

@@ -2,6 +2,7 @@
 #include "apps/cli/compare/frontier_chart.h"
 
 #include <fmt/format.h>
+#include <reprise/error.h>
 
 #include <algorithm>
 #include <cmath>
@@ -66,9 +67,9 @@ struct Scale {
   }
 };
 
-class Drawing {
+class ChartWriter {
  public:
-  explicit Drawing(const Chart& chart) : chart_(chart) {
+  explicit ChartWriter(const Chart& chart) : chart_(chart) {
     double megabytes = 0, slowest = 1.05, fastest = 1;
     for (const ChartPoint& point : chart.points) {
       megabytes = std::max(megabytes, point.megabytes);
@@ -258,6 +259,22 @@ class Drawing {
 
 }  // namespace
 
-std::string svg_of(const Chart& chart) { return Drawing(chart).text(); }
+std::string svg_of(const Chart& chart) { return ChartWriter(chart).text(); }
+
+ChartFile::ChartFile(const std::string& path, const std::vector<std::string>& data) {
+  if (path.empty()) return;
+  refuse_overlap("--svg", path, data);
+  file_ = std::make_unique<AtomicFile>(path, "--svg");
+}
+
+void ChartFile::write(const Chart& chart) const {
+  if (!file_) return;
+  try {
+    file_->write(svg_of(chart));
+    file_->take_place();
+  } catch (const Error& error) {
+    throw Error(fmt::format("{}; free space or choose another file with --svg", error.what()));
+  }
+}
 
 }  // namespace reprise::app

@@ -1,8 +1,11 @@
-// The frontier as a picture: one SVG file that needs nothing else.
+// Peaks and times as a picture: one SVG file that needs nothing else.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
+
+#include "apps/cli/io/atomic_file.h"
 
 namespace reprise::app {
 
@@ -25,8 +28,21 @@ struct Chart {
   std::vector<std::string> series;
 };
 
-// Budgets are joined by a line, predictions, which are hollow, by a dashed one; what is said of
-// each is also its tooltip.
+// Joins budgets by a line, and predictions, which are hollow, by a dashed one. Each point has a
+// tooltip with its figures.
 std::string svg_of(const Chart& chart);
+
+// The file of --svg.
+class ChartFile {
+ public:
+  // Begins the file before anything is measured in vain; no path, no file. Throws UsageError if the
+  // file cannot be written or is one of the data.
+  ChartFile(const std::string& path, const std::vector<std::string>& data);
+  // Throws Error, naming the remedy.
+  void write(const Chart& chart) const;
+
+ private:
+  std::unique_ptr<AtomicFile> file_;
+};
 
 }  // namespace reprise::app

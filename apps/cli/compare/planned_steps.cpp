@@ -13,13 +13,12 @@
 #include <filesystem>
 #include <memory>
 
-#include "apps/cli/compare/planned_budgets.h"
 #include "models/strategy.h"
 
 namespace reprise::app {
 namespace {
 
-// All others make one schedule, whatever there is room for.
+// All other planners make one schedule, whatever the budget.
 bool takes_budget(const std::string& planner) {
   return is_step_planner(planner) || planner == "rotor" || planner == "revolve";
 }
@@ -101,12 +100,12 @@ PlannedSteps plan_steps(const CompareOptions& options, Network& network, const B
   if (std::ranges::any_of(options.planners, is_step_planner)) trace = record_step(network, batch);
   for (const std::string& planner : options.planners) {
     const bool is_bound = takes_budget(planner);
-    for (const std::string& budget : options.planned_budgets) {
+    for (const AskedBudget& budget : options.budgets) {
       PlannedStep step;
       step.planner = planner;
       if (is_bound) {
-        step.budget = budget;
-        step.limit = read_planned_budget(budget, planned.plain_peak);
+        step.budget = budget.text();
+        step.limit = budget.of_peak(planned.plain_peak);
       }
       is_step_planner(planner) ? plan_trace(options, *trace, step) : plan_chain(planned, step);
       planned.steps.push_back(std::move(step));

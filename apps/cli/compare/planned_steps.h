@@ -1,5 +1,5 @@
-// What planners make of a network's step in so many bytes: schedules of its chain, and plans of the
-// step itself. Bytes are those above what is live before the step.
+// Plans of a network's step in so many bytes: schedules of its chain, and plans of the step itself.
+// All bytes count from what is live before the step.
 #pragma once
 
 #include <reprise/chain.h>
@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "apps/cli/commands/options.h"
+#include "apps/cli/compare/compare_options.h"
 #include "apps/cli/training/batches.h"
 #include "apps/cli/training/network.h"
 
@@ -24,7 +24,7 @@ struct PlannedStep {
   std::string failure;  // why not
   Bytes peak;           // predicted
   double ratio = 0;     // of the plain step's time, predicted
-  std::optional<reprise::Schedule> schedule;
+  std::optional<Schedule> schedule;
 
   // "rotor 50%".
   std::string name() const { return budget.empty() ? planner : planner + " " + budget; }

@@ -1,4 +1,4 @@
-// The order matters: c10's errors are standard ones, too.
+// The order of the handlers matters: c10::Error is a std::exception too.
 #include "apps/cli/io/failure.h"
 
 #include <c10/util/Exception.h>

@@ -83,7 +83,11 @@ double median(std::vector<double> values) {
   return values.size() % 2 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
 }
 
-std::string Table::text() const {
+double share(Bytes part, Bytes whole) {
+  return whole > Bytes(0) ? static_cast<double>(part.count) / static_cast<double>(whole.count) : 1;
+}
+
+std::string TextTable::text() const {
   std::vector<std::size_t> widths(rows_.front().size(), 0);
   for (const auto& row : rows_) {
     for (std::size_t i = 0; i < row.size(); ++i) {

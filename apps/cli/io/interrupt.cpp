@@ -1,23 +1,48 @@
-// A handler may only touch a sig_atomic_t, and that must be a global.
+// A handler may only touch a sig_atomic_t, which must be a global.
 #include "apps/cli/io/interrupt.h"
+
+#include <unistd.h>
 
 namespace reprise::app {
 
 namespace {
+
+constexpr std::array kSignals = {SIGINT, SIGTERM, SIGHUP};
 
 volatile std::sig_atomic_t received_signal = 0;
 int open_scopes = 0;
 
 void note(int signal) { received_signal = signal; }
 
+void end_at_once(int signal) {
+  constexpr char kText[] = "reprise: interrupted before there was a result\n";
+  // If nobody can read the text, the exit code says the same.
+  [[maybe_unused]] const auto written = write(STDERR_FILENO, kText, sizeof kText - 1);
+  _exit(exit_code_of_signal(signal));
+}
+
+void answer_signals(void (*handler)(int)) {
+  for (const int signal : kSignals) {
+    struct sigaction action = {};
+    sigaction(signal, nullptr, &action);
+    if (action.sa_handler == SIG_IGN) continue;
+    action.sa_handler = handler;
+    sigaction(signal, &action, nullptr);
+  }
+}
+
 }  // namespace
+
+void end_on_signals() { answer_signals(end_at_once); }
+
+void default_signals() { answer_signals(SIG_DFL); }
 
 InterruptScope::InterruptScope() : is_outermost_(open_scopes++ == 0) {
   if (!is_outermost_) return;
   received_signal = 0;
   struct sigaction action = {};
   action.sa_handler = note;
-  // Back to the default with the first signal; interrupted system calls go on.
+  // The first signal restores the default; interrupted system calls continue.
   action.sa_flags = static_cast<int>(SA_RESETHAND) | SA_RESTART;
   for (std::size_t i = 0; i < kSignals.size(); ++i) {
     sigaction(kSignals[i], nullptr, &before_[i]);

@@ -1,4 +1,4 @@
-// The one live line of a running command: redrawn in place on a terminal, absent everywhere else.
+// The live line of a running command. It is redrawn in place on a terminal, and absent elsewhere.
 #pragma once
 
 #include <reprise/bytes.h>
@@ -24,7 +24,7 @@ struct ProgressFigures {
 // The figures as texts, the most important first.
 std::vector<std::string> progress_parts(const ProgressFigures& figures);
 
-// As many of the parts as fit into `columns`.
+// Joins as many of the parts as fit into `columns`.
 std::string fit_into(const std::vector<std::string>& parts, std::size_t columns);
 
 class ProgressLine {

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <nlohmann/json.hpp>
 #include <system_error>
 
 #include "apps/cli/io/figures.h"
@@ -23,6 +24,10 @@ void prepare_streams() {
 }
 
 void print_result(std::string_view text) { std::fwrite(text.data(), 1, text.size(), stdout); }
+
+void print_object(const nlohmann::json& object) {
+  print_result(object.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+}
 
 void print_error_line(std::string_view text) {
   const std::string line = escape(text) + "\n";

@@ -1,26 +1,28 @@
-// The three standard streams, where a program that is to be trusted in scripts can lose its result:
-// a full disk, a closed pipe, a stream that was closed before the program began.
+// The standard streams. A script must not take a lost result for success. So a full disk, a closed
+// pipe and a stream that was closed before the program began are all noticed.
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
 
 namespace reprise::app {
 
-// To be called first. A broken pipe becomes an error of the write, and a closed stream is opened on
-// nothing, so that no file that is opened later takes its number; writing to a closed stdout goes
-// on failing.
+// Call it first. A broken pipe becomes an error of the write. A closed stream is opened on
+// /dev/null, so that no later file takes its number; writes to a closed stdout still fail.
 void prepare_streams();
 
 // The result of a command, to stdout. A failure is found by lost_output().
 void print_result(std::string_view text);
+// The same for an object of JSON. What is no UTF-8, such as a path, is replaced.
+void print_object(const nlohmann::json& object);
 
-// One line to stderr; control characters are escaped. What cannot be written is dropped, for there
-// is nowhere to say so.
+// Writes one line to stderr, with control characters escaped. A failure is ignored, because there
+// is no other place to report it.
 void print_error_line(std::string_view text);
 
-// Writes out what stdout still holds; if anything was lost by now, the reason.
+// Flushes stdout. Returns the reason if anything was lost by now.
 std::optional<std::string> lost_output();
 
 }  // namespace reprise::app

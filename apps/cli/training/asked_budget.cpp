@@ -1,4 +1,3 @@
-// The forms of asked_budget.h.
 #include "apps/cli/training/asked_budget.h"
 
 #include <fmt/format.h>
@@ -7,31 +6,41 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <sstream>
 
 namespace reprise::app {
 
 namespace {
 
-// Nobody has as much; sums of two stay within 64 bits.
+// Sums of two such numbers stay within 64 bits.
 constexpr Bytes kMost(std::int64_t{1} << 60);
 constexpr double kMostPercent = 1000;
 
-std::optional<double> read_percent(std::string_view text) {
-  double percent = 0;
+// "80%", or "0.8": without the sign, more than one whole is a number of bytes.
+std::optional<double> read_share(std::string_view text) {
+  const bool is_percent = text.ends_with('%');
+  if (is_percent) text.remove_suffix(1);
+  double share = 0;
   const char* const end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, percent);
-  if (error != std::errc() || stop != end || !(percent > 0 && percent <= kMostPercent)) {
-    return std::nullopt;
-  }
-  return percent / 100;
+  const auto [stop, error] = std::from_chars(text.data(), end, share);
+  if (error != std::errc() || stop != end) return std::nullopt;
+  if (!(share > 0 && share <= (is_percent ? kMostPercent : 1))) return std::nullopt;
+  return is_percent ? share / 100 : share;
+}
+
+// A part of a byte is a share that was meant otherwise.
+bool is_broken_number(std::string_view text) {
+  return text.find('.') != std::string_view::npos &&
+         text.find_first_not_of("0123456789. ") == std::string_view::npos;
 }
 
 std::optional<Bytes> read_bytes(std::string_view text) {
+  if (is_broken_number(text)) return std::nullopt;
   try {
     const Bytes bytes = parse_bytes(text);
     if (bytes > Bytes(0) && bytes <= kMost) return bytes;
   } catch (const UsageError&) {
-    // Says what bytes are, but not what else would do.
+    // Its text knows the forms of bytes alone.
   }
   return std::nullopt;
 }
@@ -46,22 +55,32 @@ AskedBudget AskedBudget::parse(std::string_view option, std::string_view text) {
     budget.form_ = Form::kLeast;
     return budget;
   }
-  if (text.ends_with('%')) {
-    if (const auto share = read_percent(text.substr(0, text.size() - 1))) {
-      budget.form_ = Form::kShare;
-      budget.share_ = *share;
-      return budget;
-    }
-  } else if (const auto bytes = read_bytes(text)) {
+  if (const auto share = read_share(text)) {
+    budget.form_ = Form::kShare;
+    budget.share_ = *share;
+    return budget;
+  }
+  if (const auto bytes = read_bytes(text)) {
     budget.form_ = text.starts_with('+') ? Form::kAbove : Form::kAll;
     budget.bytes_ = *bytes;
     return budget;
   }
   throw UsageError(fmt::format(
       "{} is '{}': give all bytes (400MB, 8GiB; at most 2^60), a share of the plain step's peak "
-      "(80%; above 0% and at most {:g}%), bytes above those live before the step (+84MB), or "
+      "(80% or 0.8; above 0% and at most {:g}%), bytes above those live before the step (+84MB), "
+      "or "
       "'least': the least in which a step runs",
       option, text, kMostPercent));
+}
+
+AskedBudget AskedBudget::parse_planned(std::string_view option, std::string_view text) {
+  AskedBudget budget = parse(option, text);
+  if (budget.form_ != Form::kAbove && !budget.is_least()) return budget;
+  throw UsageError(fmt::format(
+      "{} is '{}': bytes above those live before a step, and the least, need a step that runs, as "
+      "in `reprise "
+      "frontier`; give a share of the plain peak (0.5 or 50%) or all bytes (400MB, 8GiB)",
+      option, text));
 }
 
 std::optional<AskedBudget> AskedBudget::of_strategy(std::string_view strategy) {
@@ -70,12 +89,13 @@ std::optional<AskedBudget> AskedBudget::of_strategy(std::string_view strategy) {
   return parse("the budget of strategy " + std::string(strategy), strategy.substr(kKind.size()));
 }
 
+Bytes AskedBudget::of_peak(Bytes plain_peak) const {
+  return is_share() ? Bytes(std::llround(share_ * static_cast<double>(plain_peak.count))) : bytes_;
+}
+
 Bytes AskedBudget::limit(Bytes live, Bytes measured) const {
-  Bytes limit = is_least() ? measured : bytes_;
+  Bytes limit = is_least() ? measured : of_peak(measured);
   if (form_ == Form::kAbove) limit += live;
-  if (form_ == Form::kShare) {
-    limit = Bytes(std::llround(share_ * static_cast<double>(measured.count)));
-  }
   if (limit > live) return limit;
   throw UsageError(
       fmt::format("{} is '{}', which is {}, and {} are live before the step already (weights and "
@@ -94,6 +114,15 @@ std::string AskedBudget::describe(Bytes live, Bytes measured) const {
                        bytes, measured.count, to_string(live));
   }
   return fmt::format("{}, of which {} are live before the step", bytes, to_string(live));
+}
+
+std::vector<AskedBudget> planned_budgets(const char* list) {
+  std::vector<AskedBudget> budgets;
+  std::istringstream texts(list);
+  for (std::string text; std::getline(texts, text, ',');) {
+    budgets.push_back(AskedBudget::parse_planned("--budget", text));
+  }
+  return budgets;
 }
 
 }  // namespace reprise::app

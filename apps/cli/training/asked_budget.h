@@ -1,11 +1,11 @@
 // A byte budget as a user writes it, and the bytes that it comes to in a run.
 //
-// | written      | is                                                                |
-// |--------------|-------------------------------------------------------------------|
-// | 400MB, 8GiB  | all bytes of the device's allocator                               |
-// | 80%          | that part of the peak of a plain step, which is measured for it   |
-// | +84MB        | so much above what is live before the step                        |
-// | least        | the least in which the step runs, which a recorded step shows     |
+// | written      | means                                                                 |
+// |--------------|-----------------------------------------------------------------------|
+// | 400MB, 8GiB  | all bytes of the device's allocator                                   |
+// | 80%, 0.8     | that part of the peak of a plain step                                 |
+// | +84MB        | bytes above those live before the step                                |
+// | least        | the least in which the step runs, which a recorded step shows         |
 #pragma once
 
 #include <reprise/bytes.h>
@@ -13,6 +13,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace reprise::app {
 
@@ -20,17 +21,20 @@ class AskedBudget {
  public:
   // Throws UsageError, naming the option and the forms, for anything else.
   static AskedBudget parse(std::string_view option, std::string_view text);
+  // Also refuses +84MB and `least`: a plan sees no step that runs.
+  static AskedBudget parse_planned(std::string_view option, std::string_view text);
 
-  // What "budget:80%" asks for, among the strategies of `reprise compare`; nullopt for any other
-  // strategy.
+  // The budget of the strategy "budget:80%"; nullopt for any other strategy.
   static std::optional<AskedBudget> of_strategy(std::string_view strategy);
 
   const std::string& text() const { return text_; }
   bool is_share() const { return form_ == Form::kShare; }
   bool is_least() const { return form_ == Form::kLeast; }
 
-  // Throws UsageError if it would not be above `live`, the bytes before the step. `measured`: of a
-  // share the plain step's peak, of `least` the least bytes; else it does not count.
+  // The bytes of a planned budget.
+  Bytes of_peak(Bytes plain_peak) const;
+  // Throws UsageError unless the budget is above `live`, the bytes before the step. `measured` is
+  // the plain step's peak for a share, and the least bytes for `least`. Other forms ignore it.
   Bytes limit(Bytes live, Bytes measured) const;
   // "86.9 MB: 80% of the plain step's 108.6 MB".
   std::string describe(Bytes live, Bytes measured) const;
@@ -43,5 +47,8 @@ class AskedBudget {
   Bytes bytes_;
   double share_ = 0;
 };
+
+// Planned budgets as help texts show them: "100%,75%".
+std::vector<AskedBudget> planned_budgets(const char* list);
 
 }  // namespace reprise::app

@@ -1,5 +1,5 @@
-// Batches cut out of the text. The order of the data is a pure function of the seed and the number
-// of the batch, so that a resumed run needs to know only how many batches it has drawn.
+// Batches cut out of the text. Seed and number of a batch determine its sequences, so that a
+// resumed run needs to know only how many batches it has drawn.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,7 +17,7 @@ struct Batch {
   at::Tensor targets;
 };
 
-// Where the sequences of batch number `index` start: uniform over the text, by splitmix64.
+// The starts of the sequences of batch number `index`: uniform over the text, by splitmix64.
 std::vector<std::size_t> random_starts(std::int64_t seed, std::int64_t index, std::int64_t batch,
                                        std::size_t text_size, std::int64_t context);
 

@@ -20,7 +20,7 @@ constexpr double kMicroseconds = 1e6;
 }  // namespace
 
 void ChromeTrace::recorded(const Operator& done) noexcept {
-  add(Event::Kind::kOperator, done.name, done.seconds, Bytes(0), done.live);
+  add(Event::Kind::kOperator, done.name, done.time.count(), Bytes(0), done.live);
 }
 
 void ChromeTrace::dropped(const Value& value) noexcept {
@@ -32,7 +32,7 @@ void ChromeTrace::restored(const Value& value) noexcept {
 }
 
 void ChromeTrace::replayed(const Replay& done) noexcept {
-  add(Event::Kind::kReplay, done.name, done.seconds, Bytes(0), done.live);
+  add(Event::Kind::kReplay, done.name, done.time.count(), Bytes(0), done.live);
 }
 
 void ChromeTrace::add(Event::Kind kind, std::string_view name, double seconds, Bytes bytes,

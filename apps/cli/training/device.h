@@ -1,4 +1,4 @@
-// Where and in which precision the steps run: the device by its name, waiting for it, and autocast
+// The place and the precision of the steps: the device by its name, waiting for it, and autocast
 // as a scope. Device-neutral: whatever accelerator LibTorch was built for.
 #pragma once
 

@@ -1,13 +1,17 @@
 // Only what is certain is counted, so that nothing is refused that would have worked.
 #include "apps/cli/training/memory_need.h"
 
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/zeros.h>
 #include <fmt/format.h>
-#include <reprise/bytes.h>
 #include <reprise/error.h>
+#include <reprise/memory.h>
+#include <torch/optim/adamw.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <string>
+#include <vector>
 
 namespace reprise::app {
 
@@ -22,6 +26,32 @@ constexpr double kSavedWidths = 1 + 2 + 3 + 1 + 1 + 2 * 4;
 
 std::string text_of(double bytes) {
   return to_string(Bytes(static_cast<std::int64_t>(std::min(bytes, 9e18))));
+}
+
+// The loss and the norm of each gradient, which clipping needs: the bytes of one allocation, and
+// their number beside the weights'.
+constexpr Bytes kNumber(64);
+constexpr std::int64_t kNumbers = 4;
+
+Bytes bytes_of(const at::Tensor& tensor) {
+  return Bytes(static_cast<std::int64_t>(tensor.nbytes()));
+}
+
+Bytes weight_bytes(const torch::nn::Module& model) {
+  Bytes bytes;
+  for (const at::Tensor& parameter : model.parameters()) bytes += bytes_of(parameter);
+  return bytes;
+}
+
+// Bytes that AdamW has alive while it updates one weight, besides the moments. They are measured on
+// a copy, because an update would change the weights.
+Bytes update_bytes(const at::Tensor& weight) {
+  at::Tensor alike = at::zeros(weight.sizes(), weight.options()).requires_grad_();
+  alike.mutable_grad() = at::zeros(weight.sizes(), weight.options());
+  torch::optim::AdamW optimizer(std::vector<at::Tensor>{alike}, torch::optim::AdamWOptions());
+  const PeakScope scope(weight.device());
+  optimizer.step();
+  return scope.peak_above_start() - bytes_of(alike) * 2;
 }
 
 }  // namespace
@@ -81,7 +111,7 @@ void check_memory(const RunOptions& options, int copies, c10::Device device) {
 }
 
 void check_verification_memory(const TrainOptions& options, c10::Device device) {
-  const bool measures_share = options.budget && options.budget->ends_with('%');
+  const bool measures_share = options.budget && options.budget->is_share();
   if ((options.verify == 0 && !measures_share) || !device.is_cpu()) return;
   // Between forward and backward there are no gradients yet, and before the second step nothing of
   // the optimizer's.
@@ -93,9 +123,21 @@ void check_verification_memory(const TrainOptions& options, c10::Device device) 
       "{} runs steps of strategy none, which need at least {} for --layers {} at --batch "
       "{}, and this machine has {}; choose a smaller --batch, --context or --layers, or {}",
       options.verify > 0 ? fmt::format("--verify {}", options.verify)
-                         : fmt::format("--budget {}", *options.budget),
+                         : fmt::format("--budget {}", options.budget->text()),
       text_of(needed), options.gpt.layers, options.batch, text_of(physical_memory()),
       options.verify > 0 ? "leave out --verify" : "give the budget in bytes"));
+}
+
+Bytes moment_bytes(const torch::nn::Module& model) { return weight_bytes(model) * 2; }
+
+TrainingNeed need_of_training(const torch::nn::Module& model, Bytes live, Bytes backward) {
+  const std::vector<at::Tensor> weights = model.parameters();
+  // The update visits one weight after the other, so the largest decides what it needs.
+  const auto largest = std::ranges::max_element(
+      weights, {}, [](const at::Tensor& weight) { return weight.nbytes(); });
+  const Bytes numbers = kNumber * (kNumbers + static_cast<std::int64_t>(weights.size()));
+  const Bytes update = live + weight_bytes(model) + update_bytes(largest->detach()) + numbers;
+  return {.live = live, .peak = std::max(backward, update)};
 }
 
 }  // namespace reprise::app

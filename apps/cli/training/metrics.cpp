@@ -1,5 +1,5 @@
 // The file is begun beside its place at the start of a run, so that a wrong path is refused before
-// any work is done, and moved there with the first line.
+// any work is done. It takes its place with the first line.
 #include "apps/cli/training/metrics.h"
 
 #include <fmt/format.h>
@@ -11,7 +11,7 @@
 #include <optional>
 #include <system_error>
 
-#include "apps/cli/io/regular_file.h"
+#include "apps/cli/io/atomic_file.h"
 
 namespace reprise::app {
 
@@ -37,7 +37,7 @@ std::optional<std::int64_t> step_of(const std::string& line) {
 }
 
 std::string lines_before(const std::string& path, std::int64_t first_step) {
-  const std::string text = read_regular_file(path, kMetricsRemedy);
+  const std::string text = read_file(path, kMetricsRemedy);
   std::string kept;
   std::size_t number = 1;
   for (std::size_t begin = 0, end; begin < text.size(); begin = end, ++number) {
@@ -66,7 +66,7 @@ std::string lines_to_keep(const std::string& path, std::int64_t first_step) {
 MetricsFile::MetricsFile(const std::string& path, std::int64_t first_step) {
   if (path.empty()) return;
   const std::string kept = lines_to_keep(path, first_step);
-  file_ = std::make_unique<NewFile>(path, "--metrics");
+  file_ = std::make_unique<AtomicFile>(path, "--metrics");
   try {
     file_->write(kept);
   } catch (const Error& error) {

@@ -6,7 +6,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
-#include "apps/cli/io/new_file.h"
+#include "apps/cli/io/atomic_file.h"
 
 namespace reprise::app {
 
@@ -21,7 +21,7 @@ class MetricsFile {
   void write(const nlohmann::json& object);
 
  private:
-  std::unique_ptr<NewFile> file_;
+  std::unique_ptr<AtomicFile> file_;
 };
 
 }  // namespace reprise::app

@@ -66,7 +66,7 @@ at::Tensor Network::embed(const at::Tensor& tokens) {
   return model_->embed(tokens);
 }
 
-at::Tensor Network::run_backward(const Batch& batch, const reprise::Schedule& schedule) {
+at::Tensor Network::run_backward(const Batch& batch, const Schedule& schedule) {
   const at::Tensor mean = checkpoint_sequential(chain(batch.targets), schedule, embed(batch.tokens),
                                                 region_options(options_));
   mean.backward();

@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "apps/cli/commands/options.h"
 #include "apps/cli/io/figures.h"
 #include "apps/cli/training/batches.h"
+#include "apps/cli/training/run_options.h"
 #include "models/gpt.h"
 #include "models/strategy.h"
 
@@ -30,10 +30,10 @@ class Network {
   // graph.
   at::Tensor run_backward(const Batch& batch, const models::Strategy& strategy, double scale = 1.0);
   // The same of the layers as a chain under a schedule, whose last stage is chain()'s last.
-  at::Tensor run_backward(const Batch& batch, const reprise::Schedule& schedule);
+  at::Tensor run_backward(const Batch& batch, const Schedule& schedule);
   // The layers, and as the last function the head and the loss: what planners see of the model.
   std::vector<TensorFunction> chain(const at::Tensor& targets);
-  // What that chain is given.
+  // The input of that chain.
   at::Tensor embed(const at::Tensor& tokens);
   // Logits without a graph, [batch, time, vocabulary] in f32.
   at::Tensor logits(const at::Tensor& tokens);

@@ -39,9 +39,9 @@ std::shared_ptr<Store> open_park(const std::optional<std::string>& park) {
 }
 
 BudgetOptions budget_options(const RunOptions& options, std::shared_ptr<Store> store) {
-  return {.heuristic = options.heuristic,
-          .verify = options.determinism == "values",
-          .store = std::move(store)};
+  return {.store = std::move(store),
+          .heuristic = parse_heuristic(options.heuristic),
+          .verify = options.determinism == "values"};
 }
 
 }  // namespace reprise::app

@@ -1,4 +1,4 @@
-// --park: where a byte budget puts values that are sooner moved out and in again than made again.
+// --park: the store of a byte budget, for values whose transfer takes less time than their replay.
 #pragma once
 
 #include <reprise/budget.h>
@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-#include "apps/cli/commands/options.h"
+#include "apps/cli/training/run_options.h"
 
 namespace reprise::app {
 
@@ -20,7 +20,7 @@ void check_park(const std::string& park);
 // in the folder.
 std::shared_ptr<Store> open_park(const std::optional<std::string>& park);
 
-// What all budgets of a run are given.
+// The options of all budgets of a run.
 BudgetOptions budget_options(const RunOptions& options, std::shared_ptr<Store> store);
 
 }  // namespace reprise::app

@@ -29,7 +29,7 @@ void check_trace_name(const std::string& path) {
 
 StepTraceFile::StepTraceFile(const std::string& path) {
   if (path.empty()) return;
-  file_ = std::make_unique<NewFile>(path, "--trace-out");
+  file_ = std::make_unique<AtomicFile>(path, "--trace-out");
   if (is_for_chrome(path)) {
     chrome_ = std::make_shared<ChromeTrace>(file_->stream(), path);
   } else {

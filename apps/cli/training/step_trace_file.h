@@ -7,7 +7,7 @@
 #include <memory>
 #include <string>
 
-#include "apps/cli/io/new_file.h"
+#include "apps/cli/io/atomic_file.h"
 #include "apps/cli/training/chrome_trace.h"
 
 namespace reprise::app {
@@ -30,7 +30,7 @@ class StepTraceFile {
  private:
   void close_recorder();
 
-  std::unique_ptr<NewFile> file_;
+  std::unique_ptr<AtomicFile> file_;
   std::shared_ptr<ChromeTrace> chrome_;
   std::shared_ptr<TraceRecorder> recorder_;
 };

@@ -12,7 +12,7 @@
 #include <filesystem>
 #include <system_error>
 
-#include "apps/cli/io/regular_file.h"
+#include "apps/cli/io/atomic_file.h"
 
 namespace reprise::app {
 
@@ -67,7 +67,7 @@ bool is_among(const Paths& paths, const fs::path& path) {
   });
 }
 
-// What the folder itself holds; nothing, with the error set, if it cannot be searched.
+// The entries of the folder itself; none, with the error set, if it cannot be searched.
 Paths entries_of(const fs::path& folder, std::error_code& error) {
   Paths entries;
   for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
@@ -106,7 +106,7 @@ Paths files_below(const fs::path& folder, const Paths& left_out, const std::stri
 void append_folder(const fs::path& folder, const Paths& left_out, const std::string& remedy,
                    TextData& data, std::string& all) {
   for (const fs::path& file : files_below(folder, left_out, remedy)) {
-    const std::string bytes = read_regular_file(file, remedy);
+    const std::string bytes = read_file(file, remedy);
     if (bytes.empty() || looks_binary(bytes) || is_data(file, bytes)) continue;
     all += bytes;
     ++data.files;
@@ -115,7 +115,7 @@ void append_folder(const fs::path& folder, const Paths& left_out, const std::str
 
 void append_file(const fs::path& file, const std::string& remedy, TextData& data,
                  std::string& all) {
-  const std::string bytes = read_regular_file(file, remedy);
+  const std::string bytes = read_file(file, remedy);
   if (looks_binary(bytes)) {
     throw UsageError(fmt::format("{} is a binary file; {}", file.string(), remedy));
   }

@@ -21,8 +21,8 @@
 #include <utility>
 
 #include "apps/cli/training/device.h"
+#include "apps/cli/training/memory_need.h"
 #include "apps/cli/training/park.h"
-#include "apps/cli/training/training_need.h"
 
 namespace reprise::app {
 
@@ -59,7 +59,7 @@ Trainer::Trainer(const TrainOptions& options, models::Strategy strategy, TextDat
       data_(std::move(data)),
       network_(options, device),
       strategy_(std::move(strategy)),
-      schedule_{options.learning_rate, *options.warmup, options.steps},
+      learning_rate_{options.learning_rate, *options.warmup, options.steps},
       optimizer_(make_optimizer(*network_.model(), options)) {
   if (options.verify > 0 && !device.is_cpu()) {
     at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);
@@ -87,7 +87,7 @@ Bytes Trainer::live_before_step() {
 
 void Trainer::open_budget() {
   if (!options_.budget) return;
-  const AskedBudget asked = AskedBudget::parse("--budget", *options_.budget);
+  const AskedBudget& asked = *options_.budget;
   optimizer_.zero_grad();
   const Bytes live = live_before_step();
   const BudgetOptions options = budget_options(options_, open_park(options_.park));
@@ -105,7 +105,7 @@ void Trainer::open_budget() {
   budget_.emplace(asked, live, measured, options);
 }
 
-// Of forward and backward of the next step, of which it leaves no trace.
+// The least bytes of forward and backward of the next step, whose effects it undoes.
 Bytes Trainer::least_of_backward(const BudgetOptions& options) {
   MemoryBudget boundless(kNoBound, options);
   const Verification recorded(*network_.model(), network_.device(), [&] {
@@ -116,7 +116,7 @@ Bytes Trainer::least_of_backward(const BudgetOptions& options) {
   return boundless.least().value();
 }
 
-StepReport Trainer::step(const std::shared_ptr<BudgetObserver>& observer) {
+TrainedStep Trainer::step(const std::shared_ptr<BudgetObserver>& observer) {
   network_.model()->train();
   std::optional<Verification> verification;
   if (is_verified_next()) {
@@ -125,9 +125,9 @@ StepReport Trainer::step(const std::shared_ptr<BudgetObserver>& observer) {
   }
   const auto start = std::chrono::steady_clock::now();
   const PeakScope memory(network_.device());
-  StepReport report;
+  TrainedStep report;
   report.step = done_ + 1;
-  report.learning_rate = schedule_.learning_rate(done_);
+  report.learning_rate = learning_rate_.at_step(done_);
   for (auto& group : optimizer_.param_groups()) group.options().set_lr(report.learning_rate);
   optimizer_.zero_grad();
   std::optional<MemoryBudget> boundless;

@@ -12,18 +12,18 @@
 #include <optional>
 #include <string>
 
-#include "apps/cli/commands/options.h"
-#include "apps/cli/compare/verification.h"
+#include "apps/cli/training/learning_rate.h"
 #include "apps/cli/training/network.h"
-#include "apps/cli/training/schedule.h"
 #include "apps/cli/training/text_data.h"
+#include "apps/cli/training/train_options.h"
 #include "apps/cli/training/training_budget.h"
 #include "apps/cli/training/training_checkpoint.h"
+#include "apps/cli/training/verification.h"
 #include "models/strategy.h"
 
 namespace reprise::app {
 
-struct StepReport {
+struct TrainedStep {
   std::int64_t step = 0;  // counted from 1
   double loss = 0;        // mean over the step's batches, in nats per byte
   double learning_rate = 0;
@@ -32,7 +32,7 @@ struct StepReport {
   std::int64_t tokens = 0;
   Bytes peak;  // most bytes alive during the step, the verification's plain step not included
   std::optional<VerificationReport> verification;  // if the step was verified
-  std::optional<reprise::StepReport> tape;         // if it ran under a budget
+  std::optional<StepReport> tape;                  // if it ran under a budget
 
   bool differs() const { return verification && verification->difference; }
 };
@@ -48,10 +48,10 @@ class Trainer {
   Trainer(const TrainOptions& options, models::Strategy strategy, TextData data,
           c10::Device device);
 
-  // Opens the budget that the options ask for, if they do: to be called once, before the first step
-  // and after resume(). For a share of the plain peak it runs a plain forward and backward of the
-  // first step, for the least one that is recorded, and leaves no trace of them. Throws UsageError
-  // if it is not above what is live before a step.
+  // Opens the budget that the options ask for, if any. Call it once, after resume() and before the
+  // first step. A share of the plain peak needs a plain forward and backward of the first step, and
+  // the least bytes a recorded one; their effects are undone. Throws UsageError unless the budget
+  // is above what is live before a step.
   void open_budget();
   const std::optional<TrainingBudget>& budget() const { return budget_; }
 
@@ -61,7 +61,7 @@ class Trainer {
   //
   // An observer is told what a tape sees of the step: that of the budget, or, without one, of a
   // tape that has all the room in the world.
-  StepReport step(const std::shared_ptr<BudgetObserver>& observer = nullptr);
+  TrainedStep step(const std::shared_ptr<BudgetObserver>& observer = nullptr);
   // Steps done, those of earlier processes included.
   std::int64_t steps_done() const { return done_; }
   // Mean loss over sequences taken evenly from the validation text, without dropout.
@@ -95,7 +95,7 @@ class Trainer {
   TextData data_;
   Network network_;
   models::Strategy strategy_;
-  Schedule schedule_;
+  LearningRate learning_rate_;
   torch::optim::AdamW optimizer_;
   std::int64_t done_ = 0;
   std::optional<TrainingBudget> budget_;

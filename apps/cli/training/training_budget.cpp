@@ -1,4 +1,3 @@
-// Budgets are cheap to make; what counts is that each is of the same bytes.
 #include "apps/cli/training/training_budget.h"
 
 #include <fmt/format.h>
@@ -12,15 +11,16 @@ TrainingBudget::TrainingBudget(AskedBudget asked, Bytes live, Bytes measured,
     : asked_(std::move(asked)),
       live_(live),
       measured_(measured),
+      limit_(asked_.limit(live, measured)),
       options_(options),
-      usual_(std::make_unique<MemoryBudget>(limit(), options_)) {}
+      usual_(std::make_unique<MemoryBudget>(limit_, options_)) {}
 
 MemoryBudget& TrainingBudget::of_step(bool verified, std::shared_ptr<BudgetObserver> observer) {
   if (!verified && observer == nullptr) return *usual_;
   BudgetOptions options = options_;
   options.verify = options.verify || verified;
   options.observer = std::move(observer);
-  special_ = std::make_unique<MemoryBudget>(limit(), std::move(options));
+  special_ = std::make_unique<MemoryBudget>(limit_, std::move(options));
   return *special_;
 }
 

@@ -11,8 +11,7 @@
 #include <string_view>
 #include <system_error>
 
-#include "apps/cli/io/regular_file.h"
-#include "apps/cli/io/sealed_file.h"
+#include "apps/cli/io/atomic_file.h"
 
 namespace reprise::app {
 
@@ -65,10 +64,9 @@ void replace_checkpoint(const fs::path& folder, std::string_view bytes, const st
 fs::path training_checkpoint_file(const fs::path& folder) { return folder / "training.reprise"; }
 
 bool holds_training(const fs::path& folder, const CheckpointRemedies& remedies) {
-  return regular_file_exists(training_checkpoint_file(folder),
-                             remedies.when_damaged.empty()
-                                 ? "remove it or choose another --checkpoint-dir"
-                                 : remedies.when_damaged);
+  return file_exists(training_checkpoint_file(folder),
+                     remedies.when_damaged.empty() ? "remove it or choose another --checkpoint-dir"
+                                                   : remedies.when_damaged);
 }
 
 void require_training(const fs::path& folder) {

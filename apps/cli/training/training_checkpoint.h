@@ -1,5 +1,5 @@
 // The state of a training run on disk: model, optimizer, random generators, how far it came, and
-// the options that it was made with. One file a folder, replaced in one step (sealed_file.h), so
+// the options that it was made with. One file a folder, replaced in one step (atomic_file.h), so
 // that a run can go on from it bit for bit at any time.
 #pragma once
 
@@ -21,8 +21,7 @@ using TrainingFacts = nlohmann::json;
 
 std::filesystem::path training_checkpoint_file(const std::filesystem::path& folder);
 
-// What texts say can be done about a checkpoint that is no use; where empty, what `reprise train`
-// has options for.
+// The remedies that error texts name; an empty one is that of `reprise train`.
 struct CheckpointRemedies {
   std::string when_damaged;
   std::string when_not_written;

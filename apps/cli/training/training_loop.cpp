@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::size_t kRecentSteps = 50;
 
-nlohmann::json metrics_of(const TrainOptions& options, const StepReport& report) {
+nlohmann::json metrics_of(const TrainOptions& options, const TrainedStep& report) {
   nlohmann::json metrics = {
       {"step", report.step},
       {"loss", report.loss},
@@ -38,36 +38,36 @@ nlohmann::json metrics_of(const TrainOptions& options, const StepReport& report)
     metrics.update({{"dropped", tape->dropped},
                     {"dropped_bytes", tape->dropped_bytes.count},
                     {"replayed", tape->replayed},
-                    {"replay_ms", 1e3 * tape->replay_seconds},
+                    {"replay_ms", 1e3 * tape->replay_time.count()},
                     {"packed", tape->packed},
                     {"packed_bytes", tape->packed_bytes.count},
-                    {"pack_ms", 1e3 * tape->pack_seconds}});
+                    {"pack_ms", 1e3 * tape->pack_time.count()}});
     if (options.park) {
       metrics.update({{"parked", tape->parked},
                       {"parked_bytes", tape->parked_bytes.count},
-                      {"transfer_ms", 1e3 * tape->transfer_seconds}});
+                      {"transfer_ms", 1e3 * tape->transfer_time.count()}});
     }
   }
   return metrics;
 }
 
-void add(reprise::StepReport& sum, const reprise::StepReport& step) {
+void add(StepReport& sum, const StepReport& step) {
   sum.peak = std::max(sum.peak, step.peak);
   sum.operators += step.operators;
   sum.dropped += step.dropped;
   sum.dropped_bytes += step.dropped_bytes;
   sum.replayed += step.replayed;
-  sum.replay_seconds += step.replay_seconds;
+  sum.replay_time += step.replay_time;
   sum.packed += step.packed;
   sum.packed_bytes += step.packed_bytes;
   sum.unpacked += step.unpacked;
-  sum.pack_seconds += step.pack_seconds;
+  sum.pack_time += step.pack_time;
   sum.parked += step.parked;
   sum.parked_bytes += step.parked_bytes;
-  sum.transfer_seconds += step.transfer_seconds;
+  sum.transfer_time += step.transfer_time;
 }
 
-// Of the last steps only: this runs after every one.
+// Takes the last steps only, because it runs after every step.
 double recent_median(const std::vector<double>& all) {
   const auto count = std::min<std::size_t>(all.size(), kRecentSteps);
   return median({all.end() - static_cast<std::ptrdiff_t>(count), all.end()});

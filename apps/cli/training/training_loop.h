@@ -9,22 +9,22 @@
 #include <string>
 #include <vector>
 
-#include "apps/cli/commands/options.h"
 #include "apps/cli/training/metrics.h"
 #include "apps/cli/training/step_trace_file.h"
+#include "apps/cli/training/train_options.h"
 #include "apps/cli/training/trainer.h"
 
 namespace reprise::app {
 
-// What the steps came to.
+// The result of the steps.
 struct Outcome {
   std::vector<double> milliseconds;
   double seconds = 0;
-  StepReport last;
+  TrainedStep last;
   Bytes peak;
   double validation_loss = 0;  // not measured if a signal has come
   int signal = 0;              // that ended the call before its steps were done; else 0
-  reprise::StepReport tape;    // sums over the steps; nothing if there was no budget
+  StepReport tape;             // sums over the steps; nothing if there was no budget
   std::vector<double> verification_milliseconds;  // of the verified steps
   Bytes verification_peak;
   std::int64_t traced_step = 0;                  // 0: none was

@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "apps/cli/compare/comparison_report.h"
+#include "apps/cli/io/failure.h"
 #include "apps/cli/io/figures.h"
 #include "apps/cli/io/interrupt.h"
 #include "apps/cli/io/streams.h"
@@ -19,7 +19,6 @@ namespace reprise::app {
 namespace {
 
 constexpr std::int64_t kSampleLength = 120;
-constexpr int kDiffers = 3;
 
 int report_interruption(const TrainOptions& options, const Outcome& outcome) {
   const std::string saved = saved_where(options);
@@ -82,7 +81,7 @@ int report_difference(const TrainOptions& options, const Outcome& outcome) {
 
 std::string describe_tape(const Outcome& outcome, const TrainingBudget& budget) {
   const auto steps = static_cast<double>(outcome.milliseconds.size());
-  const reprise::StepReport& sum = outcome.tape;
+  const StepReport& sum = outcome.tape;
   const auto bytes = [&](Bytes total) {
     return to_string(Bytes(std::llround(static_cast<double>(total.count) / steps)));
   };
@@ -91,19 +90,19 @@ std::string describe_tape(const Outcome& outcome, const TrainingBudget& budget) 
           ? ""
           : fmt::format(
                 ", packs {} ({}) in {} ms", format_count(static_cast<double>(sum.packed) / steps),
-                bytes(sum.packed_bytes), format_milliseconds(1e3 * sum.pack_seconds / steps));
+                bytes(sum.packed_bytes), format_milliseconds(1e3 * sum.pack_time.count() / steps));
   const std::string parked =
       sum.parked == 0 ? ""
                       : fmt::format(", parks {} ({}) and waits {} ms for that",
                                     format_count(static_cast<double>(sum.parked) / steps),
                                     bytes(sum.parked_bytes),
-                                    format_milliseconds(1e3 * sum.transfer_seconds / steps));
+                                    format_milliseconds(1e3 * sum.transfer_time.count() / steps));
   return fmt::format(
       "{} held: a step drops {} values ({}){}{}, and runs {} operators again in {} ms",
       to_string(budget.limit()), format_count(static_cast<double>(sum.dropped) / steps),
       bytes(sum.dropped_bytes), packed, parked,
       format_count(static_cast<double>(sum.replayed) / steps),
-      format_milliseconds(1e3 * sum.replay_seconds / steps));
+      format_milliseconds(1e3 * sum.replay_time.count() / steps));
 }
 
 nlohmann::json tape_of(const Outcome& outcome, const TrainingBudget& budget) {
@@ -160,11 +159,27 @@ void print_json(const TrainOptions& options, const Outcome& outcome, Trainer& tr
     result["trace"] = {{"file", options.trace_out}, {"step", outcome.traced_step}};
   }
   if (options.sample) result["sample"] = trainer.sample(kSampleLength);
-  // A model may write half a character; JSON may not.
-  print_result(result.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+  print_object(result);
 }
 
 }  // namespace
+
+nlohmann::json per_step(const StepReport& sum, std::size_t steps) {
+  const auto mean = [&](auto total) {
+    return static_cast<double>(total) / static_cast<double>(std::max<std::size_t>(steps, 1));
+  };
+  return {{"operators", mean(sum.operators)},
+          {"dropped", mean(sum.dropped)},
+          {"dropped_bytes", mean(sum.dropped_bytes.count)},
+          {"replayed", mean(sum.replayed)},
+          {"replay_ms", mean(1e3 * sum.replay_time.count())},
+          {"packed", mean(sum.packed)},
+          {"packed_bytes", mean(sum.packed_bytes.count)},
+          {"pack_ms", mean(1e3 * sum.pack_time.count())},
+          {"parked", mean(sum.parked)},
+          {"parked_bytes", mean(sum.parked_bytes.count)},
+          {"transfer_ms", mean(1e3 * sum.transfer_time.count())}};
+}
 
 int report(const TrainOptions& options, const Outcome& outcome, Trainer& trainer) {
   if (outcome.signal) return report_interruption(options, outcome);

@@ -76,7 +76,7 @@ void each_layer(const Model& model, F&& f) {
   }
 }
 
-// Of a module's holder, or of an AnyModule.
+// The layer as a function, from a module's holder or an AnyModule.
 template <class Value, class Module>
 std::function<Value(const Value&)> function_of(Module module) {
   if constexpr (requires(const Value& values) { module.template forward<Value>(values); }) {

@@ -1,5 +1,6 @@
 // PGAC, gradient-aware proactive activation checkpointing: layers whose activations have little
-// influence on the gradients are recomputed, the others kept.
+// influence on the gradients are recomputed, the others kept. It is research: docs/pgac.md says
+// what measurements found.
 //
 //   reprise::Pgac pgac({.alpha = 0.9, .quantile = 0.5, .budget = reprise::MB(400)});
 //   for (std::int64_t step = 0; step < steps; ++step) {
@@ -9,36 +10,33 @@
 //     optimizer.step(); optimizer.zero_grad();
 //   }
 //
-// The method, with the numbers of the sections of the proposal that it comes from ("Gradient-Aware
-// Proactive Activation Checkpointing for Large-Scale Neural Network Training"):
-//   2.2  influence of layer l in step t    s = || d * a ||_2          (pgac.h)
+// The method, with the section numbers of its proposal ("Gradient-Aware Proactive Activation
+// Checkpointing for Large-Scale Neural Network Training"):
+//   2.2  influence of layer l in step t    s = || d * a ||_2          (InfluenceMeter, below)
 //        its moving average                m_t = alpha m_{t-1} + (1 - alpha) s_t
 //   2.3  threshold                         tau_t = gamma_t Quantile_q(m_t of all layers)
 //   2.4  mask of the next step             c = 1, kept, where m_t >= tau_t, else 0
 //   2.1  budget                            bytes of the step under c <= budget
 //
 // Gradients are bitwise those of the plain step under every mask: influence decides what is
-// computed again, never what is computed. The lossy tier (LossyOptions, below), which changes
-// gradients, is another thing, and only there if it is asked for.
+// recomputed, never what is computed. Only the lossy tier (LossyOptions) changes gradients, and it
+// is off unless you ask for it.
 //
-// - **Layers** are those of the model; one that writes to its input in place, or whose result is a
-//   view of it, is one layer with the one before, since the one cannot run again without the
-//   other. (An activation that the next layer changes in place is so scored after the change.)
+// - **Layers** are those of the model. A layer that writes to its input in place, or whose result
+//   is a view of it, is one layer with the layer before, since neither can run again without the
+//   other. So an activation that the next layer changes in place is scored after the change.
 // - **Runs.** Neighbouring layers with c = 0 are one region (reprise/checkpoint.h) that starts at
-//   the last activation kept. The last such run of the model is kept instead, as
-//   checkpoint_sequential() does: backward needs it first, so to run it again would cost a forward
-//   and save nothing.
-// - **The first step** keeps all, or, where that would pass the budget, what is cheapest to keep.
-// - **The budget** is for what forward and backward of the model add to what is live before, as
-//   that of checkpoint_sequential(model, Bytes, x): the model is measured at its first run with
-//   inputs of a shape (reprise/sequential.h), scoring included, and the bytes of a mask are
-//   arithmetic on that. While they are over the budget, the kept layer with the least rank goes. If
-//   that does not lead below the budget (a long run needs as much when it is run again as when it
-//   is kept), the mask that fits and discards the least sum of influence (or seconds, or their
-//   product, as the ranking says) is taken. Only the first run may take more, where one layer alone
-//   does.
+//   the last activation kept. The run of zeros that ends the model is kept instead, as in
+//   checkpoint_sequential(): backward needs it first.
+// - **The first step** keeps all layers or, if that passes the budget, those cheapest to keep.
+// - **The budget** is for what forward and backward of the model add to the bytes live before, as
+//   in checkpoint_sequential(model, Bytes, x). The model is measured at its first run with inputs
+//   of a shape, scoring included, and the bytes of a mask follow from that. While they are over the
+//   budget, the kept layer of least rank is discarded. If that leads nowhere, the mask that fits
+//   with the least discarded influence is taken (or seconds, or their product: PgacRanking). Only
+//   the first run may take more, if one layer alone does.
 //
-// Threads: one thread calls run() and observe() at a time; backward may run on any.
+// Thread rules: one thread calls run() and observe() at a time; backward may run on any.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -47,7 +45,6 @@
 #include <reprise/chain.h>
 #include <reprise/sequential.h>
 
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -57,17 +54,16 @@
 
 namespace reprise {
 
-// How the threshold's factor changes over the training; `fraction` of it is done, from 0 to 1.
+// The threshold's factor gamma over the training, as a function of the finished fraction (0 to 1).
 struct GammaSchedule {
   enum class Kind : std::uint8_t {
     kConstant,  // first
     kLinear,    // from first to last, linear in the fraction
     kCosine,    // from first to last along half a cosine
     // first * exp(f(fraction)), where f is a network with one hidden layer of 8 (tanh) that starts
-    // as zero and is trained while the model is, by simultaneous perturbation (SPSA: Spall, IEEE
-    // Transactions on Automatic Control 37, 1992): each observed step the predicted seconds of two
-    // masks are compared, those of the factor's parameters moved a little to either side. Needs a
-    // budget: without one nothing would speak against keeping all.
+    // as zero. It is trained with the model by simultaneous perturbation (SPSA: Spall, IEEE
+    // Transactions on Automatic Control 37, 1992). Each observed step compares the predicted
+    // seconds of two masks, with the parameters moved a little to either side. Needs a budget.
     kLearned,
   };
 
@@ -83,14 +79,12 @@ struct GammaSchedule {
   bool operator==(const GammaSchedule&) const = default;
 };
 
-// By what the budget chooses among kept layers: the least goes first.
+// How the budget ranks kept layers; the layer of least rank is discarded before others.
 enum class PgacRanking : std::uint8_t {
   kInfluence,           // the moving average: the proposal's
-  kCost,                // seconds of forward per byte that is kept
+  kCost,                // seconds of forward per kept byte
   kInfluenceTimesCost,  // the product
-  // By chance: numbers that PgacOptions::seed draws once stand for the averages, in the threshold
-  // too. What it is compared with tells what influence is worth.
-  kRandom,
+  kRandom,  // numbers drawn once by PgacOptions::seed replace the averages, for comparisons
 };
 
 // The lossy tier: what a layer below the threshold saves for backward is kept in 8 or 4 bits
@@ -118,151 +112,163 @@ enum class PgacRanking : std::uint8_t {
 //
 // docs/pgac.md ("The lossy tier") has the formulas, the margins, and what is refused.
 struct LossyOptions {
-  // The most relative error of the step's gradients, |g' - g| / |g|; above 0. See above for what is
-  // promised.
+  // The most relative error of a step's gradients, |g' - g| / |g|; above 0.
   double gradient_error = 1e-2;
-  double far = 0.5;          // from 0, no layer in 4 bits, to 1, all that are below tau
-  Bytes minimum = KiB(64);   // smaller values stay as they are
-  std::int64_t block = 256;  // CompressedStoreOptions::block
-  std::uint64_t seed = 0;    // of stochastic rounding, and of when audits are
+  // Layers below this times the threshold are kept in 4 bits, the other discarded ones in 8. From 0
+  // (none) to 1 (all). Values that are a mask or mostly zeros stay exact.
+  double int4_threshold = 0.5;
   // Steps from one audit to the next, in the mean, once audits pass; from 1 to 2^32.
   std::int64_t audit_every = 64;
+
+  // -- Rarely needed
+
+  Bytes min_bytes = KiB(64);  // smaller values stay as they are
+  std::int64_t block = 256;   // CompressedStoreOptions::block
+  std::uint64_t seed = 0;     // of stochastic rounding, and of when audits are
 };
 
-// What happens to what a layer saves. From what changes nothing to what changes most, but for the
-// last, which changes nothing either.
+// How the values that a layer saves are treated. The first four are ordered from the one that
+// changes nothing to the one that changes most; the last changes nothing either.
 enum class PgacRoute : std::uint8_t { kKept, kBfloat16, kInt8, kInt4, kRecomputed };
 
 struct PgacOptions {
-  double alpha = 0.9;     // of the moving average, from 0 to below 1
-  double quantile = 0.5;  // q, from 0 to 1; interpolated linearly, as NumPy does
+  // A layer's average starts at its first score, or at zero.
+  enum class Start : std::uint8_t { kFirstScore, kZero };
+
+  // -- Which layers are kept
+
+  double alpha = 0.9;     // of the moving average; at least 0 and below 1
+  double quantile = 0.5;  // q, from 0 to 1; linear between two averages, as NumPy's default
   GammaSchedule gamma = {};
-  // The steps of the training, for the fraction that `gamma` goes by: observe(step) is at step /
-  // steps. Required unless gamma is constant.
+  // The steps of the training, required unless `gamma` is constant: observe(step) evaluates `gamma`
+  // at the fraction step / steps.
   std::int64_t steps = 0;
 
-  // Where a layer's average starts: at its first score, or at zero.
-  enum class Start : std::uint8_t { kFirstScore, kZero };
-  Start start = Start::kFirstScore;
-  // As the proposal's pseudocode has it where it differs from its formulas: averages start at zero
-  // (those of layers without any score are zero too, whatever `start` says), and the threshold is
-  // taken when only the last layer's average is new.
-  bool literal = false;
+  // -- Bytes
 
-  std::optional<Bytes> budget = {};
+  std::optional<Bytes> budget = {};  // none: the threshold alone decides
   PgacRanking ranking = PgacRanking::kInfluence;
-  // With room left in the budget, keeps discarded layers again, those of highest rank first.
-  bool fills_budget = false;
-  // With a budget: the mask is not the threshold's, made to fit layer by layer, but of all masks
-  // that fit the one whose discarded layers have the least sum of influence (or seconds, or their
-  // product, as `ranking` says). With PgacRanking::kCost that is the fastest mask that there is.
-  // The threshold is then reported, and decides nothing.
-  bool searches = false;
+  // While the budget has room, keep discarded layers again, those of highest rank first.
+  bool fill_budget = false;
+  // Take the cheapest of all masks that fit in the budget: the one whose discarded layers have the
+  // least sum of influence, seconds or their product, as `ranking` says. With PgacRanking::kCost
+  // this is the fastest mask that exists. The threshold is reported and decides nothing.
+  bool exact_search = false;
+  // Keep layers below the threshold in fewer bits, which changes gradients; none: they are exact.
+  std::optional<LossyOptions> lossy = {};
 
-  // A kept layer goes when its average is below tau (1 - hysteresis), a discarded one comes back
-  // when it is at or above tau (1 + hysteresis). From 0 to below 1.
+  // -- Rarely needed
+
+  Start start = Start::kFirstScore;
+  // Follow the proposal's pseudocode where it differs from its formulas: averages start at zero,
+  // whatever `start` says and for layers without any score too, and the threshold is taken when
+  // only the last layer's average is new.
+  bool follow_pseudocode = false;
+  // Discard a kept layer when its average is below tau (1 - hysteresis), and keep a discarded one
+  // again at or above tau (1 + hysteresis); at least 0 and below 1.
   double hysteresis = 0;
-  // The least number of observed steps between two changes of the mask.
-  std::int64_t steps_between_changes = 1;
-
-  std::int64_t stride = 1;  // InfluenceOptions::stride
-  std::uint64_t seed = 0;   // of what the learned schedule and PgacRanking::kRandom draw
-
-  // One threshold for several processes, each with a Pgac for its copy of the model: called in
-  // observe() with the averages of this one's layers (NaN where there is none), it makes of them
-  // those that the threshold and the mask are taken of, by an all-reduce for instance, so that all
-  // come to one mask. Report and state have this process's own averages. With `literal` it is
-  // called twice. Empty: each process has its own threshold. Budgets go by what each has measured,
-  // so masks that they correct may differ all the same. Throws UsageError if it changes the number.
+  std::int64_t steps_between_changes = 1;  // least observed steps between two changes of the mask
+  std::int64_t stride = 1;                 // InfluenceOptions::stride
+  std::uint64_t seed = 0;  // for the draws of a learned gamma and of PgacRanking::kRandom
+  // One threshold for several processes, each with its copy of the model. observe() calls it with
+  // this process's averages (NaN for none), and it replaces them, by an all-reduce for instance;
+  // twice with `follow_pseudocode`. Report and state keep this process's own averages. Masks that
+  // budgets correct may still differ. UsageError if it changes the number of averages.
   std::function<void(std::vector<double>& averages)> combine = {};
-
-  std::optional<LossyOptions> lossy = {};  // none: gradients are exact
 };
 
+// One layer of the method, which may stand for several layers of the model.
 struct PgacLayer {
   std::string name;
-  std::int64_t first = 0, count = 1;  // of the model's layers: those that are one here
+  std::int64_t first = 0, count = 1;  // the layers of the model that it stands for
 };
 
 struct PgacReport {
-  std::int64_t step = -1;  // the last that was observed
-  // s of each layer in it (on an accelerator: in the step before it); NaN where none came.
+  // -- The last observed step, with an entry for each layer
+
+  std::int64_t step = -1;  // its number
+  // s in this step (on an accelerator: in the step before it); NaN if no score came.
   std::vector<double> scores;
-  std::vector<double> averages;  // NaN where no score ever came
+  std::vector<double> averages;  // NaN if no score ever came
   double gamma = 0;
   double threshold = 0;         // NaN while no layer has an average
-  std::vector<bool> wanted;     // c as the threshold says
-  std::vector<bool> mask;       // c of the last run(): after the budget
-  std::int64_t changes = 0;     // of entries of `mask`, since the beginning
+  std::vector<bool> wanted;     // c by the threshold
+  std::vector<bool> mask;       // c of the last run(), after the budget
+  std::int64_t changes = 0;     // changed entries of `mask` since the beginning
   std::int64_t not_finite = 0;  // scores left out so far: infinite, or not a number
-  std::int64_t changed = 0;     // and for activations that were changed in place
+  std::int64_t changed = 0;     // scores left out so far: the activation was changed in place
   double error = 0;             // the largest relative error of the step's scores
-  // Of the mask, by the measured layers; only with a budget.
+  // Predicted for the mask from the measured layers; only with a budget.
   Bytes predicted_peak;
-  std::chrono::duration<double> predicted_recompute{};
-  // Whether the mask is the cheapest that fits: PgacOptions::searches, or because discarding by
-  // rank did not lead below the budget.
+  Seconds predicted_recompute{};
+  // The mask is the cheapest that fits, by PgacOptions::exact_search, or because discarding by rank
+  // did not lead below the budget.
   bool by_search = false;
-
-  // Of the last run(): each layer's; without the lossy tier kKept or kRecomputed.
+  // Each layer's route in the last run(): kKept or kRecomputed without the lossy tier.
   std::vector<PgacRoute> routes;
-  // With the lossy tier. Of the observed step: the most that the relative error of its gradients is
-  // expected to be, the bytes of values that were parked, before and after (of its last run()),
-  // whether all layers' inputs were like audited ones, and whether it was audited itself.
-  double gradient_error = 0;
-  Bytes compressed_from, compressed_to;
-  bool is_known = true;
+
+  // -- The lossy tier in the observed step
+
+  double gradient_error = 0;             // the most expected relative error of the gradients
+  Bytes compressed_from, compressed_to;  // parked bytes before and after, in its last run()
+  bool is_known = true;                  // all layers' inputs were like audited ones
   bool audited = false;
-  // Since the beginning: audits, those that found more than the bound, and the error that the last
-  // one measured (-1: none yet; of a step in which nothing was to be compressed 0).
-  std::int64_t audits = 0, audit_failures = 0;
+
+  // -- The lossy tier since the beginning
+
+  std::int64_t audits = 0;
+  std::int64_t audit_failures = 0;  // audits that found more than the bound
+  // The error that the last audit measured: -1 if there was none, 0 if nothing would have been
+  // compressed.
   double audited_error = -1;
-  std::vector<bool> refused;  // layers that are exact, since their error has heavy tails
-  std::string lossy_off;      // why the tier is switched off; empty: it is not
+  std::vector<bool> refused;  // layers that stay exact, because their error has heavy tails
+  std::string lossy_off;      // the reason why the tier is switched off; empty if it is not
 };
 
 class Pgac {
  public:
-  // Throws UsageError, naming the option, for one that is out of range.
+  // Throws UsageError, with the option, for a value out of range.
   explicit Pgac(const PgacOptions& options = {});
   ~Pgac();
   Pgac(Pgac&&) noexcept;
   Pgac& operator=(Pgac&&) noexcept;
 
-  // Runs the layers one after another on x. Without grad mode they are simply run. Any number of
-  // times between two observe(): for micro-batches. Throws UsageError if there are no layers, or
-  // another number than before, or with a budget if others of them belong together or the first
-  // writes to x; BudgetError, with the least bytes that would do, if no mask fits. In a region's
-  // function the mask must not change between forward and backward: the recomputation would be
-  // another one, and is refused with a DeterminismError.
+  // Runs the layers one after another on x; without grad mode simply so. It may be called any
+  // number of times between two observe(), for micro-batches. In a region's function the mask must
+  // not change between forward and backward, or the recomputation is a DeterminismError.
+  //
+  // Throws UsageError if there are no layers, or another number than before. Throws it with a budget
+  // if other layers belong together than before, or the first one writes to x. Throws BudgetError,
+  // with the least bytes that suffice, if no mask fits.
   template <detail::IsLayers Model>
   at::Tensor run(const Model& layers, const at::Tensor& x) {
     return run_layers(detail::layers_of(layers), x);
   }
 
-  // After backward of a step, numbered from 0: makes averages, threshold and the next mask. Throws
-  // UsageError for a step below zero or, where the schedule goes by it, above options.steps.
+  // Call it after backward of each step, numbered from 0: makes averages, threshold and the next
+  // mask. Throws UsageError for a step below zero, or above options.steps if gamma depends on it.
   void observe(std::int64_t step);
 
-  // Sets the wanted mask, one entry a layer, until the next observe() that has scores; the budget
-  // holds all the same. Throws UsageError before the first run(), which tells how many layers there
-  // are, and for a mask of another length.
+  // Sets the wanted mask, one entry a layer, until the next observe() that has scores. The budget
+  // still holds. Throws UsageError before the first run(), which finds the layers, and for a mask
+  // of another length.
   void set_mask(const std::vector<bool>& keep);
 
-  // Forgets the scores since the last observe(): of a step that ended with an error, before it is
-  // run again.
+  // Forgets the scores since the last observe(). Call it after a step that ended with an error,
+  // before the step runs again.
   void discard_step();
 
   const std::vector<PgacLayer>& layers() const;  // empty before the first run()
   PgacReport report() const;
 
-  // What a resumed training needs to go on as if it had not ended, as JSON for its checkpoint:
-  // averages, masks, the learned schedule, counters. Options must be the same, but for the budget
-  // and `combine`. Measurements are taken anew; scores of a step that has not been observed (on an
-  // accelerator: nor those of the last one) are not in it. With the lossy tier the first step after
-  // restore() is exact: the weights are not known before it has run. restore() throws UsageError
-  // "ORIGIN:LINE: field: reason" for a text that is not such a state, of other options, or whose
-  // layers have other names than the model's.
+  // The state of a resumed training, as JSON for its checkpoint: averages, masks, the learned
+  // schedule, counters. Layers are measured anew. Scores of a step that was not observed are lost;
+  // on an accelerator also those of the last observed step. With the lossy tier the first step
+  // after restore() is exact.
+  //
+  // restore() needs the same options, except for the budget and `combine`. It throws UsageError
+  // "ORIGIN:LINE: field: reason" for a text that is no state, has other options, or names other
+  // layers than the model's.
   std::string state() const;
   void restore(const std::string& state, const std::string& origin = "state");
 
@@ -273,7 +279,7 @@ class Pgac {
   std::unique_ptr<Impl> impl_;
 };
 
-// Influence: how much the value of an activation has to do with the gradients that a step makes.
+// -- Influence: how much an activation matters for the gradients of a step
 //
 //   reprise::InfluenceMeter meter;
 //   h = block->forward(x);
@@ -281,56 +287,53 @@ class Pgac {
 //   loss.backward();
 //   for (const auto& score : meter.take()) std::cout << score.layer << ' ' << score.value << '\n';
 //
-// The influence of an activation a with gradient d = dL/da is  s = || d * a ||_2,  the product
-// taken element by element: what L would change by, to first order, if each element of a were
-// scaled by itself. It is made in backward, when d has been made, from what is there anyway: a is
-// saved through autograd, as an operator's backward would save it, so that it is the same memory
-// that the next layer saves, and regions (reprise/checkpoint.h), stores (reprise/offload.h) and
-// budgets (reprise/budget.h) manage it. Where nothing else saves a, that memory is kept for
-// the score. The gradient itself is looked at and handed on: gradients are bitwise the same.
+// The influence of an activation a with gradient d = dL/da is  s = || d * a ||_2,  with the product
+// taken element by element. To first order this is the change of L if each element of a were scaled
+// by itself.
 //
-// PGAC (pgac.h) decides by these scores which layers are recomputed.
+// The score is computed in backward, when d is complete. a is saved through autograd, so it is the
+// memory that the next layer saves. Regions, stores and budgets manage it. If nothing else saves a,
+// its memory is kept for the score. The gradient is passed on unchanged.
 
 struct InfluenceOptions {
-  // Of so many runs of 64 elements one, as if drawn, is looked at; 1: all. Beyond one the score is
-  // an estimate, whose error InfluenceScore::error says. Only on the CPU, for real gradients and
-  // activations of more than 1024 elements times the stride that lie in memory in the same order
-  // without gaps; of others every element is looked at.
+  // Looks at one run of 64 elements in this many, at places that look random; 1: at all. Above 1
+  // the score is an estimate with InfluenceScore::error. It applies on the CPU, for real tensors of
+  // more than 1024 elements times the stride that lie in the same order without gaps.
   std::int64_t stride = 1;
 };
 
-// || gradient * activation ||_2, computed now. Both of one shape, device and type: float, double,
-// half, bfloat16, or complex of the first two. Products are summed in blocks of single precision
-// (double precision where they or their squares would leave its range, and for double), blocks in
-// double precision, always in the same order; no memory of the activation's size is taken. On an
-// accelerator in single precision throughout (double for double), in pieces, of tensors that are
-// not contiguous by way of a copy; no accelerator was there to try it on. Throws UsageError for
-// anything else.
+// || gradient * activation ||_2, computed now. Both tensors have one shape, device and type: float,
+// double, half, bfloat16, or complex of the first two. Throws UsageError for anything else.
+//
+// Products are summed in blocks of single precision, and blocks in double precision, always in the
+// same order. Blocks are in double precision for double, and if values or squares leave the range
+// of single precision. No memory of the activation's size is taken. On an accelerator, sums are in
+// single precision (double for double), in pieces, and tensors that are not contiguous are copied;
+// nobody has run this on one.
 double influence_of(const at::Tensor& gradient, const at::Tensor& activation);
 
 struct InfluenceScore {
   std::int64_t layer = 0;
-  // The root of the sum of squares over all gradients that came since the last take(): of
-  // micro-batches whose gradients add up, or of several backward passes over one graph. An
-  // activation that is used several times has one gradient, the sum.
+  // The root of the sum of squares over all gradients since the last take(): of micro-batches, or
+  // of several backward passes over one graph. An activation with several uses has one gradient,
+  // the sum.
   double value = 0;
-  // Of `value`, relative: the standard error of the estimate; 0 where every element was looked at.
-  double error = 0;
-  std::int64_t gradients = 0;  // that are in `value`
-  // That were left out, for their score was infinite or not a number (on an accelerator: all of the
-  // layer's, if one was).
+  double error = 0;            // relative standard error of `value`; 0 without sampling
+  std::int64_t gradients = 0;  // summed in `value`
+
+  // -- Gradients left out
+
+  // The score was infinite or not a number (on an accelerator: all of the layer's, if one was).
   std::int64_t not_finite = 0;
-  // That were left out because the activation was changed in place after watch(): what it was is
-  // not there any more. (Watch what the change made of it.)
+  // The activation was changed in place after watch(). Watch the result of the change instead.
   std::int64_t changed = 0;
-  // That came in a further backward pass, when the activation had gone with the first, which kept
-  // no graph.
+  // The first backward pass kept no graph, so a further pass did not find the activation.
   std::int64_t missed = 0;
 };
 
 // Scores the activations of a step. watch() may be called on any thread, and backward may run on
-// any; take() when no backward is under way. Moves; what was watched keeps its meter's memory
-// alive.
+// any; call take() when no backward is under way. A meter can be moved, and what it watches keeps
+// its memory alive.
 class InfluenceMeter {
  public:
   // Throws UsageError for a stride below 1.
@@ -339,18 +342,16 @@ class InfluenceMeter {
   InfluenceMeter(InfluenceMeter&&) noexcept;
   InfluenceMeter& operator=(InfluenceMeter&&) noexcept;
 
-  // When the gradient of `activation` has been made, adds its influence to the score of `layer`
-  // (any number from 0). Nothing happens for a tensor without history (a leaf, or one that requires
-  // no gradient), of integers, sparse, or without memory, and for sparse gradients. In a region's
-  // function watch what it makes, not the arguments of the region. Throws UsageError for a layer
-  // below zero.
+  // Adds the influence of `activation` to the score of `layer` (from 0) when its gradient has been
+  // made. Nothing happens for a tensor without history, of integers, sparse or without memory, and
+  // for sparse gradients. In a region's function watch what it makes, not the region's arguments.
+  // Throws UsageError for a layer below zero.
   void watch(std::int64_t layer, const at::Tensor& activation) const;
 
-  // The scores since the last call, by layer, and begins anew; only of layers whose gradients came.
-  // On an accelerator nothing waits for the device: the scores are those that were there at the
-  // call before.
+  // The scores since the last call, by layer, for layers whose gradients came. On an accelerator
+  // nothing waits for the device: the scores are those of the call before.
   std::vector<InfluenceScore> take();
-  // Forgets the scores since the last take(), of a step that ended with an error, say.
+  // Forgets the scores since the last take(), for instance after a step that ended with an error.
   void clear();
 
  private:
@@ -358,43 +359,36 @@ class InfluenceMeter {
   std::shared_ptr<Impl> impl_;
 };
 
-// PGAC for models without layers: a byte budget that drops sooner what has less influence on the
-// gradients.
+// -- PGAC for models without layers: a byte budget that drops values of less influence sooner
 //
-//   reprise::MemoryBudget budget{reprise::GiB(8), {.heuristic = "h_dtr",
+//   reprise::MemoryBudget budget{reprise::GiB(8), {.heuristic = reprise::Heuristic::kHDtr,
 //                                                  .weights = reprise::influence_weights()}};
 //
 // A value's score h (BudgetOptions::heuristic) becomes  h * w,  where
 //
 //   s  = || d * a ||_2        the influence of the value a with gradient d = dL/da
-//                             (pgac.h), made in backward
 //   m <- alpha m + (1 - alpha) s      the moving average over steps, from the first s on
-//   w  = max(m / mean of all m, smallest)
+//   w  = max(m / mean of all m, min_weight)
 //
-// as PGAC has it of layers (pgac.h), with an operator call in a layer's place. A call is
-// known again in the next steps by its kind (operator, shapes, whole numbers) and by how many of
-// that kind came before it in the step: a step of another form keeps the averages of the calls that
-// it has in common with others. Scores of several results of a call, and of several backward passes
-// of a step, add their squares. A call that has no average yet weighs 1, as the mean of those that
-// have; so does everything in a first step.
+// An operator call takes a layer's place. Calls of later steps are matched by their kind (operator,
+// shapes, whole numbers) and by how many of that kind came before. Steps of another form keep the
+// averages of common calls. Scores of several results, and of several backward passes, add their
+// squares. A call without an average weighs 1, the mean; in a first step all calls do.
 //
-// A value is scored if its bytes are there when its gradient is; otherwise its average stays. So
-// what is always dropped before backward reaches it keeps the average that it had. Scoring takes
-// one pass over both tensors, no memory on the CPU, and leaves gradients bitwise what they are.
+// A value is scored if it has its bytes when its gradient is made; otherwise its average stays.
+// Scoring takes one pass over both tensors, and no memory on the CPU. Gradients stay bitwise equal.
 
 struct InfluenceWeightsOptions {
-  // Of the moving average: 0 keeps the last score alone; below 1.
-  double alpha = 0.9;
-  // The least weight. With zero a value of no influence would go before any other, however dear it
-  // is to make again; this bounds what influence can outweigh.
-  double smallest = 1e-2;
-  // As InfluenceOptions::stride: of so many runs of 64 elements one is looked at.
-  std::int64_t stride = 1;
+  double alpha = 0.9;  // of the moving average; 0 keeps the last score alone; below 1
+  // The least weight. It bounds how much influence can outweigh: with zero, a value without
+  // influence would be dropped before any other, however long it takes to compute.
+  double min_weight = 1e-2;
+  std::int64_t stride = 1;  // InfluenceOptions::stride
 };
 
-// For one budget or several. Calls that no step has made for 64 steps are forgotten. On an
-// accelerator scores are read one step late. Throws UsageError for alpha outside of [0, 1), for
-// `smallest` outside of [1e-6, 1], and for a stride below 1.
+// Makes weights for one budget or several. Calls that no step has made for 64 steps are forgotten.
+// On an accelerator scores are read one step late. Throws UsageError for alpha outside of [0, 1),
+// for `min_weight` outside of [1e-6, 1], and for a stride below 1.
 std::shared_ptr<ValueWeights> influence_weights(const InfluenceWeightsOptions& options = {});
 
 }  // namespace reprise

@@ -65,7 +65,7 @@ class UserHooks final : public SavedVariableHooks, public Recycled<UserHooks> {
       return;
     }
     std::ostringstream text;
-    text << "SavedTensorHooks: unpack returned ";
+    text << "SavedTensorHooksScope: unpack returned ";
     if (tensor.defined()) {
       text << "a tensor of " << tensor.scalar_type() << " " << tensor.sizes();
     } else {
@@ -132,14 +132,14 @@ OnHost move_to_host(const at::Tensor& tensor, bool pin) {
 void check_pinning(bool pin_memory) {
   if (pin_memory && !at::accelerator::getAccelerator().has_value()) {
     throw UsageError(
-        "SaveOnCpu(pin_memory=true): this process has no accelerator to pin host memory for; pass "
+        "SaveOnCpuScope(pin_memory=true): this process has no accelerator to pin host memory for; pass "
         "false");
   }
 }
 
 }  // namespace
 
-class SavedTensorHooks::Impl {
+class SavedTensorHooksScope::Impl {
  public:
   explicit Impl(detail::Packer packer)
       : scope_(state_with(std::make_shared<UserProvider>(std::move(packer)))) {}
@@ -148,11 +148,11 @@ class SavedTensorHooks::Impl {
   ThreadStateScope scope_;
 };
 
-SavedTensorHooks::SavedTensorHooks(detail::Packer packer)
+SavedTensorHooksScope::SavedTensorHooksScope(detail::Packer packer)
     : impl_(std::make_unique<Impl>(std::move(packer))) {}
-SavedTensorHooks::~SavedTensorHooks() = default;
+SavedTensorHooksScope::~SavedTensorHooksScope() = default;
 
-class NoSavedTensorHooks::Impl {
+class NoSavedTensorHooksScope::Impl {
  public:
   Impl() : scope_(state_with(std::make_shared<NoHooks>())) {}
 
@@ -160,10 +160,10 @@ class NoSavedTensorHooks::Impl {
   ThreadStateScope scope_;
 };
 
-NoSavedTensorHooks::NoSavedTensorHooks() : impl_(std::make_unique<Impl>()) {}
-NoSavedTensorHooks::~NoSavedTensorHooks() = default;
+NoSavedTensorHooksScope::NoSavedTensorHooksScope() : impl_(std::make_unique<Impl>()) {}
+NoSavedTensorHooksScope::~NoSavedTensorHooksScope() = default;
 
-SaveOnCpu::SaveOnCpu(bool pin_memory)
+SaveOnCpuScope::SaveOnCpuScope(bool pin_memory)
     : hooks_((check_pinning(pin_memory),
               [pin_memory](const at::Tensor& tensor) { return move_to_host(tensor, pin_memory); }),
              [](const OnHost& kept) {

@@ -15,7 +15,6 @@ namespace reprise {
 namespace {
 
 using plan::JsonTree;
-using Seconds = std::chrono::duration<double>;
 
 constexpr std::string_view kFormat = "reprise chain";
 constexpr std::int64_t kVersion = 1;

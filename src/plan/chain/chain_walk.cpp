@@ -10,22 +10,21 @@
 namespace reprise::plan {
 namespace {
 
-using Do = ChainStep::Do;
-using Seconds = std::chrono::duration<double>;
+using Kind = ScheduleOp::Kind;
 
-const char* name_of(Do what) {
-  switch (what) {
-    case Do::kForwardKeep:
+const char* name_of(Kind kind) {
+  switch (kind) {
+    case Kind::kForwardKeep:
       return "forward, kept";
-    case Do::kForwardCheckpoint:
+    case Kind::kForwardCheckpoint:
       return "forward, its input kept";
-    case Do::kForwardDrop:
+    case Kind::kForwardDrop:
       return "forward, its input dropped";
-    case Do::kBackward:
+    case Kind::kBackward:
       return "backward";
-    case Do::kOffload:
+    case Kind::kOffload:
       return "to the store";
-    case Do::kLoad:
+    case Kind::kLoad:
       return "back from the store";
   }
   return "";
@@ -62,48 +61,48 @@ ChainWalk::ChainWalk(const Chain& chain, const TransferRate& store)
       state_(chain.stages.size()),
       next_backward_(static_cast<std::int64_t>(chain.stages.size()) - 1) {}
 
-void ChainWalk::refuse(const ChainStep& step, const std::string& reason) const {
-  throw PlanError("step " + std::to_string(steps_) + " of the schedule, " +
-                  stage_text(chain_, step.stage) + " " + name_of(step.what) + ": " + reason);
+void ChainWalk::refuse(const ScheduleOp& op, const std::string& reason) const {
+  throw PlanError("operation " + std::to_string(ops_) + " of the schedule, " +
+                  stage_text(chain_, op.stage) + " " + name_of(op.kind) + ": " + reason);
 }
 
-void ChainWalk::apply(const ChainStep& step) {
-  if (step.stage < 0 || static_cast<std::size_t>(step.stage) >= chain_.stages.size()) {
-    throw PlanError("step " + std::to_string(steps_) + " of the schedule is of stage " +
-                    std::to_string(step.stage) + "; the chain has " +
+void ChainWalk::apply(const ScheduleOp& op) {
+  if (op.stage < 0 || static_cast<std::size_t>(op.stage) >= chain_.stages.size()) {
+    throw PlanError("operation " + std::to_string(ops_) + " of the schedule is of stage " +
+                    std::to_string(op.stage) + "; the chain has " +
                     std::to_string(chain_.stages.size()) + ", from 0");
   }
-  const ChainStage& stage = chain_.stages[static_cast<std::size_t>(step.stage)];
-  switch (step.what) {
-    case Do::kForwardKeep:
-    case Do::kForwardCheckpoint:
-    case Do::kForwardDrop:
-      forward(step, stage);
+  const ChainStage& stage = chain_.stages[static_cast<std::size_t>(op.stage)];
+  switch (op.kind) {
+    case Kind::kForwardKeep:
+    case Kind::kForwardCheckpoint:
+    case Kind::kForwardDrop:
+      forward(op, stage);
       break;
-    case Do::kBackward:
-      backward(step, stage);
+    case Kind::kBackward:
+      backward(op, stage);
       break;
-    case Do::kOffload:
-    case Do::kLoad:
-      transfer(step, stage);
+    case Kind::kOffload:
+    case Kind::kLoad:
+      transfer(op, stage);
       break;
   }
-  ++steps_;
+  ++ops_;
 }
 
 void ChainWalk::finish() const {
   if (next_backward_ < 0) return;
-  throw PlanError("the schedule ends after " + std::to_string(steps_) +
-                  " steps, before the backward of " + stage_text(chain_, next_backward_));
+  throw PlanError("the schedule ends after " + std::to_string(ops_) +
+                  " operations, before the backward of " + stage_text(chain_, next_backward_));
 }
 
 void ChainWalk::reach(Bytes above) { cost_.peak = std::max(cost_.peak, live_ + above); }
 
-void ChainWalk::need_input(const ChainStep& step) const {
-  if (step.stage == 0) return;
-  const auto before = static_cast<std::size_t>(step.stage) - 1;
+void ChainWalk::need_input(const ScheduleOp& op) const {
+  if (op.stage == 0) return;
+  const auto before = static_cast<std::size_t>(op.stage) - 1;
   if (!has_output(before)) {
-    refuse(step, "its input, the output of stage " + std::to_string(before) + ", is not there");
+    refuse(op, "its input, the output of stage " + std::to_string(before) + ", is not there");
   }
 }
 
@@ -112,15 +111,15 @@ void ChainWalk::drop_output(std::size_t stage) {
   if (std::exchange(state_[stage].output, false)) live_ -= chain_.stages[stage].output;
 }
 
-void ChainWalk::forward(const ChainStep& step, const ChainStage& stage) {
-  const auto index = static_cast<std::size_t>(step.stage);
+void ChainWalk::forward(const ScheduleOp& op, const ChainStage& stage) {
+  const auto index = static_cast<std::size_t>(op.stage);
   State& state = state_[index];
-  if (step.stage > next_backward_) refuse(step, "its backward has been");
-  need_input(step);
+  if (op.stage > next_backward_) refuse(op, "its backward has been");
+  need_input(op);
   if (has_output(index) || state.kept || state.offloaded) {
-    refuse(step, "its output is there already");
+    refuse(op, "its output is there already");
   }
-  const bool keeps = step.what == Do::kForwardKeep;
+  const bool keeps = op.kind == Kind::kForwardKeep;
   state.kept = keeps;
   state.output = !(keeps && stage.saves_output);
   const Bytes made = (keeps ? stage.saved : Bytes(0)) + (state.output ? stage.output : Bytes(0));
@@ -128,29 +127,29 @@ void ChainWalk::forward(const ChainStep& step, const ChainStage& stage) {
   live_ += made;
   if (index > 0) {
     State& before = state_[index - 1];
-    if (step.what == Do::kForwardCheckpoint) before.waits = true;
+    if (op.kind == Kind::kForwardCheckpoint) before.waits = true;
     const bool stays =
-        step.what == Do::kForwardCheckpoint || (keeps && (stage.needs_input || before.waits));
+        op.kind == Kind::kForwardCheckpoint || (keeps && (stage.needs_input || before.waits));
     if (!stays) drop_output(index - 1);
   }
   // The end of what runs again: nobody reads its output.
-  const bool is_last = keeps && step.stage == next_backward_;
+  const bool is_last = keeps && op.stage == next_backward_;
   if (is_last && index + 1 < chain_.stages.size()) drop_output(index);
   ++cost_.forwards;
   cost_.time += stage.forward;
   if (std::exchange(state.has_run, true)) cost_.recompute += stage.forward;
 }
 
-void ChainWalk::backward(const ChainStep& step, const ChainStage& stage) {
-  const auto index = static_cast<std::size_t>(step.stage);
+void ChainWalk::backward(const ScheduleOp& op, const ChainStage& stage) {
+  const auto index = static_cast<std::size_t>(op.stage);
   State& state = state_[index];
-  if (step.stage != next_backward_) {
-    refuse(step, next_backward_ < 0 ? "all of backward has been"
-                                    : "it is the turn of stage " + std::to_string(next_backward_));
+  if (op.stage != next_backward_) {
+    refuse(op, next_backward_ < 0 ? "all of backward has been"
+                                  : "it is the turn of stage " + std::to_string(next_backward_));
   }
-  if (state.offloaded) refuse(step, "what was kept of it is in the store");
-  if (!state.kept) refuse(step, "it was not run kept");
-  if (stage.needs_input) need_input(step);
+  if (state.offloaded) refuse(op, "what was kept of it is in the store");
+  if (!state.kept) refuse(op, "it was not run kept");
+  if (stage.needs_input) need_input(op);
   // The first gradient is the caller's, and comes when backward begins.
   const bool is_last = index + 1 == chain_.stages.size();
   if (is_last) live_ += stage.output_gradient;
@@ -169,12 +168,12 @@ void ChainWalk::backward(const ChainStep& step, const ChainStage& stage) {
   cost_.time += stage.backward;
 }
 
-void ChainWalk::transfer(const ChainStep& step, const ChainStage& stage) {
-  State& state = state_[static_cast<std::size_t>(step.stage)];
-  if (!(store_.bytes_per_second > 0)) refuse(step, "there is no store");
-  const bool is_load = step.what == Do::kLoad;
+void ChainWalk::transfer(const ScheduleOp& op, const ChainStage& stage) {
+  State& state = state_[static_cast<std::size_t>(op.stage)];
+  if (!(store_.bytes_per_second > 0)) refuse(op, "there is no store");
+  const bool is_load = op.kind == Kind::kLoad;
   if (!(is_load ? state.offloaded : state.kept)) {
-    refuse(step, is_load ? "it is not in the store" : "nothing of it is kept in memory");
+    refuse(op, is_load ? "it is not in the store" : "nothing of it is kept in memory");
   }
   const Seconds seconds(static_cast<double>(stage.saved.count) / store_.bytes_per_second);
   cost_.time += seconds;
@@ -213,7 +212,7 @@ ScheduleCost check(const Chain& chain, const Schedule& schedule, const TransferR
   chain.check();
   expect_layers(chain, schedule);
   plan::ChainWalk walk(chain, store);
-  for (const ChainStep& step : schedule.steps) walk.apply(step);
+  for (const ScheduleOp& op : schedule.ops) walk.apply(op);
   walk.finish();
   return walk.cost();
 }

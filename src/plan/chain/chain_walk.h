@@ -1,5 +1,5 @@
-// Follows a schedule step by step through the figures of its chain: what is in memory, and whether
-// a step may be. The one place that knows the model; see reprise/chain.h.
+// Follows a schedule operation by operation through the figures of its chain: what is in memory,
+// and whether an operation may be. The one place that knows the model; see reprise/chain.h.
 #pragma once
 
 #include <reprise/chain.h>
@@ -13,15 +13,15 @@ class ChainWalk {
  public:
   explicit ChainWalk(const Chain& chain, const TransferRate& store = {});
 
-  // Throws PlanError where the step may not be; the walk is then over.
-  void apply(const ChainStep& step);
+  // Throws PlanError where the operation may not be; the walk is then over.
+  void apply(const ScheduleOp& op);
   // Throws PlanError if something is left to do.
   void finish() const;
 
   Bytes live() const { return live_; }
   const ScheduleCost& cost() const { return cost_; }
 
-  // What of a stage is in memory between steps, or in the store.
+  // What of a stage is in memory between operations, or in the store.
   bool has_output(std::size_t stage) const {
     return state_[stage].has_output(chain_.stages[stage]);
   }
@@ -41,18 +41,18 @@ class ChainWalk {
     }
   };
 
-  [[noreturn]] void refuse(const ChainStep& step, const std::string& reason) const;
-  void forward(const ChainStep& step, const ChainStage& stage);
-  void backward(const ChainStep& step, const ChainStage& stage);
-  void transfer(const ChainStep& step, const ChainStage& stage);
-  void need_input(const ChainStep& step) const;
+  [[noreturn]] void refuse(const ScheduleOp& op, const std::string& reason) const;
+  void forward(const ScheduleOp& op, const ChainStage& stage);
+  void backward(const ScheduleOp& op, const ChainStage& stage);
+  void transfer(const ScheduleOp& op, const ChainStage& stage);
+  void need_input(const ScheduleOp& op) const;
   void drop_output(std::size_t stage);
   void reach(Bytes above);
 
   const Chain& chain_;
   const TransferRate store_;
   std::vector<State> state_;
-  std::int64_t steps_ = 0;
+  std::int64_t ops_ = 0;
   std::int64_t next_backward_;
   Bytes live_;
   ScheduleCost cost_;

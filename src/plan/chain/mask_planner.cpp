@@ -105,7 +105,7 @@ MaskPlanner::MaskPlanner(const Chain& chain) : chain_(chain), stages_(std::ssize
     measure_runs_from(i);
   }
   std::int64_t low = -1;
-  std::int64_t high = check(chain_, masked_schedule(chain_, KeepMask(count, true))).peak.count;
+  std::int64_t high = evaluate(chain_, masked_schedule(chain_, KeepMask(count, true))).peak.count;
   while (high - low > 1) {
     const std::int64_t middle = low + (high - low) / 2;
     (fits(middle) ? high : low) = middle;

@@ -1,4 +1,4 @@
-// Reads the steps as the grammar of nested_schedule.h.
+// Reads the operations as the grammar of nested_schedule.h.
 #include "plan/chain/nested_schedule.h"
 
 #include <reprise/error.h>
@@ -9,11 +9,11 @@
 namespace reprise::plan {
 namespace {
 
-using Do = ChainStep::Do;
+using Kind = ScheduleOp::Kind;
 
 class Reader {
  public:
-  explicit Reader(const Schedule& schedule) : steps_(schedule.steps) {}
+  explicit Reader(const Schedule& schedule) : ops_(schedule.ops) {}
 
   // Without recursion but for what is run again: chains may be long.
   void stages(std::int32_t first, std::int32_t last, Nests& nests) {
@@ -25,15 +25,15 @@ class Reader {
     std::vector<Open> open;
     while (first <= last) {
       const std::int32_t begin = first++;
-      const bool is_kept = !next_is(Do::kForwardCheckpoint, begin);
+      const bool is_kept = !next_is(Kind::kForwardCheckpoint, begin);
       if (is_kept) {
-        expect(Do::kForwardKeep, begin, "kept, or run with its input kept");
+        expect(Kind::kForwardKeep, begin, "kept, or run with its input kept");
       } else {
-        while (next_is(Do::kForwardDrop, first)) ++first;
+        while (next_is(Kind::kForwardDrop, first)) ++first;
         if (first > last) refuse("no stage is left that is kept");
       }
       open.push_back({begin, first - 1, nests.size(), is_kept});
-      const bool is_offloaded = is_kept && next_is(Do::kOffload, begin);
+      const bool is_offloaded = is_kept && next_is(Kind::kOffload, begin);
       if (is_offloaded && is_recomputed_) {
         refuse("stage " + std::to_string(begin) + " goes to a store where it is run again");
       }
@@ -43,9 +43,9 @@ class Reader {
       const Open& each = open.back();
       if (each.is_kept) {
         if (nests[each.at].is_offloaded) {
-          expect(Do::kLoad, each.first, "brought back from the store");
+          expect(Kind::kLoad, each.first, "brought back from the store");
         }
-        expect(Do::kBackward, each.first, "backward");
+        expect(Kind::kBackward, each.first, "backward");
         continue;
       }
       const bool outer = std::exchange(is_recomputed_, true);
@@ -57,28 +57,28 @@ class Reader {
   }
 
   void finish() const {
-    if (at_ < steps_.size()) refuse("something is left after all of backward");
+    if (at_ < ops_.size()) refuse("something is left after all of backward");
   }
 
  private:
-  bool next_is(Do what, std::int32_t stage) {
-    if (at_ == steps_.size() || !(steps_[at_] == ChainStep{what, stage})) return false;
+  bool next_is(Kind kind, std::int32_t stage) {
+    if (at_ == ops_.size() || !(ops_[at_] == ScheduleOp{kind, stage})) return false;
     ++at_;
     return true;
   }
 
-  void expect(Do what, std::int32_t stage, const char* name) {
-    if (!next_is(what, stage)) refuse("stage " + std::to_string(stage) + " should be " + name);
+  void expect(Kind kind, std::int32_t stage, const char* name) {
+    if (!next_is(kind, stage)) refuse("stage " + std::to_string(stage) + " should be " + name);
   }
 
   [[noreturn]] void refuse(const std::string& reason) const {
-    throw PlanError("step " + std::to_string(at_) + " of the schedule: " + reason +
+    throw PlanError("operation " + std::to_string(at_) + " of the schedule: " + reason +
                     ". Regions run schedules in which stages that are not kept run again as a "
                     "whole, when all after them have had their backward, and do not go to a store "
                     "then");
   }
 
-  const std::vector<ChainStep>& steps_;
+  const std::vector<ScheduleOp>& ops_;
   std::size_t at_ = 0;
   bool is_recomputed_ = false;
 };

@@ -1,4 +1,4 @@
-// Schedules as pictures: one row a stage, one column a step.
+// Schedules as pictures: one row a stage, one column an operation.
 #include <reprise/chain.h>
 #include <reprise/error.h>
 
@@ -10,23 +10,23 @@
 namespace reprise {
 namespace {
 
-using Do = ChainStep::Do;
+using Kind = ScheduleOp::Kind;
 
 constexpr std::size_t kMostCells = 4'000'000;
 
-char letter_of(Do what) {
-  switch (what) {
-    case Do::kForwardKeep:
+char letter_of(Kind kind) {
+  switch (kind) {
+    case Kind::kForwardKeep:
       return 'K';
-    case Do::kForwardCheckpoint:
+    case Kind::kForwardCheckpoint:
       return 'c';
-    case Do::kForwardDrop:
+    case Kind::kForwardDrop:
       return 'd';
-    case Do::kBackward:
+    case Kind::kBackward:
       return 'B';
-    case Do::kOffload:
+    case Kind::kOffload:
       return 'o';
-    case Do::kLoad:
+    case Kind::kLoad:
       return 'l';
   }
   return ' ';
@@ -40,28 +40,28 @@ char letter_of(const plan::ChainWalk& walk, std::size_t stage) {
 
 struct Column {
   std::string cells;  // of each stage, what is done or held
-  Bytes live;         // after the step
+  Bytes live;         // after the operation
   Bytes peak;         // so far
 };
 
 std::vector<Column> columns_of(const Chain& chain, const Schedule& schedule,
                                const TransferRate& store) {
   chain.check();
-  if (schedule.steps.size() > kMostCells / chain.stages.size()) {
-    throw UsageError("picture: " + std::to_string(schedule.steps.size()) + " steps of " +
+  if (schedule.ops.size() > kMostCells / chain.stages.size()) {
+    throw UsageError("picture: " + std::to_string(schedule.ops.size()) + " operations of " +
                      std::to_string(chain.stages.size()) +
-                     " stages are too many to draw: steps times stages may be at most " +
+                     " stages are too many to draw: operations times stages may be at most " +
                      std::to_string(kMostCells) + "; draw a shorter chain");
   }
   plan::ChainWalk walk(chain, store);
   std::vector<Column> columns;
-  for (const ChainStep& step : schedule.steps) {
-    walk.apply(step);
+  for (const ScheduleOp& op : schedule.ops) {
+    walk.apply(op);
     Column column{std::string(chain.stages.size(), ' '), walk.live(), walk.cost().peak};
     for (std::size_t i = 0; i < chain.stages.size(); ++i) {
       column.cells[i] = letter_of(walk, i);
     }
-    column.cells[static_cast<std::size_t>(step.stage)] = letter_of(step.what);
+    column.cells[static_cast<std::size_t>(op.stage)] = letter_of(op.kind);
     columns.push_back(std::move(column));
   }
   walk.finish();

@@ -94,11 +94,11 @@ Schedule planners::revolve(const Chain& chain, Bytes budget) {
   chain.check();
   const std::int64_t stages = std::ssize(chain.stages);
   std::optional<Schedule> best;
-  std::chrono::duration<double> best_time{};
+  Seconds best_time{};
   Bytes least = kUnlimited;
   for (std::int64_t checkpoints = 1; checkpoints <= stages; ++checkpoints) {
     Schedule schedule = plan::schedule_of(chain, checkpoints);
-    const ScheduleCost cost = check(chain, schedule);
+    const ScheduleCost cost = evaluate(chain, schedule);
     least = std::min(least, cost.peak);
     if (cost.peak > budget || (best && cost.time >= best_time)) continue;
     best = std::move(schedule);

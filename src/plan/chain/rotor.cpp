@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "plan/chain/chain_walk.h"
+#include "plan/chain/revolve.h"
 #include "plan/chain/rotor_table.h"
 #include "plan/chain/schedule_builder.h"
 
@@ -48,8 +49,8 @@ std::int64_t table_slots(std::int64_t slots, std::int64_t stages) {
 std::optional<Bytes> peak_within(const Chain& chain, const Schedule& schedule,
                                  const TransferRate& store, Bytes budget) {
   plan::ChainWalk walk(chain, store);
-  for (const ChainStep& step : schedule.steps) {
-    walk.apply(step);
+  for (const ScheduleOp& op : schedule.ops) {
+    walk.apply(op);
     if (walk.cost().peak > budget) return {};
   }
   return walk.cost().peak;
@@ -62,7 +63,7 @@ class Rotor::Impl {
   Impl(const Chain& chain, const RotorOptions& options, Bytes most)
       : chain_(checked(chain)),
         options_(checked(options)),
-        plain_peak_(std::max(check(chain, keep_all(chain)).peak, Bytes(1))),
+        plain_peak_(std::max(evaluate(chain, keep_all(chain)).peak, Bytes(1))),
         most_(std::clamp(most, Bytes(1), plain_peak_)),
         slots_(slots_of()),
         slot_((most_.count + slots_ - 1) / slots_),
@@ -72,7 +73,7 @@ class Rotor::Impl {
   std::optional<Schedule> find(Bytes budget) const {
     std::optional<Schedule> found = best_simple(budget);
     const auto time = [this](const Schedule& schedule) {
-      return check(chain_, schedule, options_.store).time;
+      return evaluate(chain_, schedule, options_.store).time;
     };
     const auto take = [&](Schedule schedule) {
       if (!peak_within(chain_, schedule, options_.store, budget)) return false;
@@ -98,7 +99,7 @@ class Rotor::Impl {
     Bytes least = kUnlimited;
     for (const Simple& each : simple_) least = std::min(least, each.cost.peak);
     each_schedule(table_.slots(), [&](const Schedule& schedule) {
-      least = std::min(least, check(chain_, schedule, options_.store).peak);
+      least = std::min(least, evaluate(chain_, schedule, options_.store).peak);
       return false;
     });
     return least;
@@ -134,7 +135,7 @@ class Rotor::Impl {
     std::vector<Simple> all;
     for (std::int64_t k = 1; k <= std::ssize(chain_.stages); ++k) {
       for (const bool is_uniform : {true, false}) {
-        all.push_back({is_uniform, k, check(chain_, schedule_of(is_uniform, k))});
+        all.push_back({is_uniform, k, evaluate(chain_, schedule_of(is_uniform, k))});
       }
     }
     return all;

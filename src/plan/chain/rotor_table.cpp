@@ -8,7 +8,7 @@
 namespace reprise::plan {
 namespace {
 
-using Do = ChainStep::Do;
+using Kind = ScheduleOp::Kind;
 
 constexpr float kNever = std::numeric_limits<float>::infinity();
 // Stages whose rows are worked on together.
@@ -299,11 +299,11 @@ void RotorTable::build(ScheduleBuilder& builder, Stage s, Stage t, std::int64_t 
     return build(builder, s, chosen.split - 1, chosen.slots, false);
   }
   const bool moves = chosen.how == How::kOffload;
-  builder.add(Do::kForwardKeep, s);
-  if (moves) builder.add(Do::kOffload, s);
+  builder.add(Kind::kForwardKeep, s);
+  if (moves) builder.add(Kind::kOffload, s);
   if (s < t) build(builder, s + 1, t, chosen.slots, moves || !stage(s).saves_output);
-  if (moves) builder.add(Do::kLoad, s);
-  builder.add(Do::kBackward, s);
+  if (moves) builder.add(Kind::kLoad, s);
+  builder.add(Kind::kBackward, s);
 }
 
 Schedule RotorTable::schedule(std::int64_t slots) const {

@@ -7,20 +7,20 @@
 
 namespace reprise::plan {
 
-using Do = ChainStep::Do;
+using Kind = ScheduleOp::Kind;
 
 void ScheduleBuilder::advance(StageRange stages) {
   for (std::int64_t i = stages.begin; i < stages.end; ++i) {
-    add(i == stages.begin ? Do::kForwardCheckpoint : Do::kForwardDrop, i);
+    add(i == stages.begin ? Kind::kForwardCheckpoint : Kind::kForwardDrop, i);
   }
 }
 
 void ScheduleBuilder::keep(StageRange stages) {
-  for (std::int64_t i = stages.begin; i < stages.end; ++i) add(Do::kForwardKeep, i);
+  for (std::int64_t i = stages.begin; i < stages.end; ++i) add(Kind::kForwardKeep, i);
 }
 
 void ScheduleBuilder::backward(StageRange stages) {
-  for (std::int64_t i = stages.end; i-- > stages.begin;) add(Do::kBackward, i);
+  for (std::int64_t i = stages.end; i-- > stages.begin;) add(Kind::kBackward, i);
 }
 
 Schedule ScheduleBuilder::take(const Chain& chain) {
@@ -40,7 +40,7 @@ void refuse_budget(const std::string& planner, Bytes budget, Bytes least) {
 }
 
 Schedule within(const Chain& chain, Schedule schedule, Bytes budget, const std::string& planner) {
-  const Bytes peak = check(chain, schedule).peak;
+  const Bytes peak = evaluate(chain, schedule).peak;
   if (peak > budget) refuse_budget(planner, budget, peak);
   return schedule;
 }

@@ -16,8 +16,8 @@ struct StageRange {
 
 class ScheduleBuilder {
  public:
-  void add(ChainStep::Do what, std::int64_t stage) {
-    schedule_.steps.push_back({what, static_cast<std::int32_t>(stage)});
+  void add(ScheduleOp::Kind kind, std::int64_t stage) {
+    schedule_.ops.push_back({kind, static_cast<std::int32_t>(stage)});
   }
   // Runs the stages not kept, so that the output of the last is there, and the input of the first
   // still.

@@ -17,19 +17,20 @@ using plan::JsonTree;
 constexpr std::string_view kFormat = "reprise schedule";
 constexpr std::int64_t kVersion = 1;
 constexpr std::int64_t kMostLayers = 1'000'000'000;
-// In the order of ChainStep::Do.
-constexpr std::string_view kSteps[] = {"keep", "checkpoint", "drop", "backward", "offload", "load"};
+// In the order of ScheduleOp::Kind.
+constexpr std::string_view kKinds[] = {"keep", "checkpoint", "drop", "backward", "offload", "load"};
 
-ChainStep step_of(const JsonTree& tree) {
+ScheduleOp op_of(const JsonTree& tree) {
   const std::vector<JsonTree>& items = tree.items();
-  if (items.size() != 2) tree.refuse("must be a step and its stage, such as [\"keep\", 0]");
-  const auto* const found = std::find(std::begin(kSteps), std::end(kSteps), items[0].text());
-  if (found == std::end(kSteps)) {
+  if (items.size() != 2) tree.refuse("must be an operation and its stage, such as [\"keep\", 0]");
+  const auto* const found = std::find(std::begin(kKinds), std::end(kKinds), items[0].text());
+  if (found == std::end(kKinds)) {
     items[0].refuse("is \"" + items[0].text() +
                     "\"; choose from keep, checkpoint, drop, backward, offload, load");
   }
   const std::int64_t stage = items[1].whole(0, std::numeric_limits<std::int32_t>::max());
-  return {static_cast<ChainStep::Do>(found - std::begin(kSteps)), static_cast<std::int32_t>(stage)};
+  return {static_cast<ScheduleOp::Kind>(found - std::begin(kKinds)),
+          static_cast<std::int32_t>(stage)};
 }
 
 }  // namespace
@@ -43,7 +44,7 @@ Schedule Schedule::parse(std::string_view json, const std::string& origin) {
     for (const JsonTree& each : layers->items())
       schedule.layers.push_back(each.whole(1, kMostLayers));
   }
-  for (const JsonTree& step : tree.at("steps").items()) schedule.steps.push_back(step_of(step));
+  for (const JsonTree& op : tree.at("steps").items()) schedule.ops.push_back(op_of(op));
   return schedule;
 }
 
@@ -55,8 +56,8 @@ std::string Schedule::json() const {
   nlohmann::ordered_json whole = {{"format", kFormat}, {"version", kVersion}};
   if (!layers.empty()) whole["layers"] = layers;
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
-  for (const ChainStep& step : steps) {
-    list.push_back({kSteps[static_cast<std::size_t>(step.what)], step.stage});
+  for (const ScheduleOp& op : ops) {
+    list.push_back({kKinds[static_cast<std::size_t>(op.kind)], op.stage});
   }
   whole["steps"] = std::move(list);
   return whole.dump() + "\n";

@@ -24,8 +24,8 @@ double least_key(std::size_t bucket) {
 
 }  // namespace
 
-EvictionIndex::EvictionIndex(const Heuristic& heuristic, NeighbourhoodCost neighbourhood_cost,
-                             std::uint64_t seed)
+EvictionIndex::EvictionIndex(const EvictionHeuristic& heuristic,
+                             NeighbourhoodCost neighbourhood_cost, std::uint64_t seed)
     : heuristic_(heuristic),
       neighbourhood_cost_(std::move(neighbourhood_cost)),
       shape_(heuristic.shape()),

@@ -82,8 +82,8 @@ class EvictionIndex {
 
   // The heuristic must outlive the index. Without `neighbourhood_cost` it is 0. The seed decides
   // samples.
-  explicit EvictionIndex(const Heuristic& heuristic, NeighbourhoodCost neighbourhood_cost = {},
-                         std::uint64_t seed = 0);
+  explicit EvictionIndex(const EvictionHeuristic& heuristic,
+                         NeighbourhoodCost neighbourhood_cost = {}, std::uint64_t seed = 0);
   EvictionIndex(const EvictionIndex&) = delete;
   EvictionIndex& operator=(const EvictionIndex&) = delete;
 
@@ -129,7 +129,7 @@ class EvictionIndex {
   EvictionEntry* choose_by_bucket(double now);
   EvictionEntry* choose_by_sample(double now);
 
-  const Heuristic& heuristic_;
+  const EvictionHeuristic& heuristic_;
   NeighbourhoodCost neighbourhood_cost_;
   ScoreShape shape_;
   bool has_neighbourhood_;

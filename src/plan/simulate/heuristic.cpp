@@ -1,11 +1,10 @@
-// Adding a heuristic: a class here and a line in the table.
+// Adding a heuristic: an enumerator, a class here, and a line in the table.
 #include "plan/simulate/heuristic.h"
 
 #include <reprise/error.h>
 
-#include <functional>
 #include <limits>
-#include <utility>
+#include <string>
 
 namespace reprise::plan {
 
@@ -15,7 +14,7 @@ double divided(double cost, double by) {
   return by > 0 ? cost / by : std::numeric_limits<double>::infinity();
 }
 
-class Dtr final : public Heuristic {
+class Dtr final : public EvictionHeuristic {
  public:
   Dtr(std::string_view name, Neighbourhood neighbourhood)
       : name_(name), neighbourhood_(neighbourhood) {}
@@ -32,13 +31,13 @@ class Dtr final : public Heuristic {
   Neighbourhood neighbourhood_;
 };
 
-class LeastRecentlyUsed final : public Heuristic {
+class LeastRecentlyUsed final : public EvictionHeuristic {
  public:
   double score(const EvictionCandidate& c) const override { return divided(1, c.staleness); }
   std::string_view name() const override { return "lru"; }
 };
 
-class Largest final : public Heuristic {
+class Largest final : public EvictionHeuristic {
  public:
   double score(const EvictionCandidate& c) const override {
     return divided(1, static_cast<double>(c.bytes));
@@ -48,46 +47,79 @@ class Largest final : public Heuristic {
 };
 
 // Equal scores: among equals whoever searches draws.
-class Random final : public Heuristic {
+class Random final : public EvictionHeuristic {
  public:
   double score(const EvictionCandidate&) const override { return 1; }
   std::string_view name() const override { return "random"; }
   ScoreShape shape() const override { return ScoreShape::kArbitrary; }
 };
 
-using Maker = std::function<std::unique_ptr<Heuristic>()>;
+using Made = std::unique_ptr<EvictionHeuristic>;
 
-const std::vector<std::pair<std::string, Maker>>& makers() {
-  static const std::vector<std::pair<std::string, Maker>> all = {
-      {"h_dtr", [] { return std::make_unique<Dtr>("h_dtr", Neighbourhood::kWalk); }},
-      {"h_eq", [] { return std::make_unique<Dtr>("h_eq", Neighbourhood::kClasses); }},
-      {"h_up", [] { return std::make_unique<Dtr>("h_up", Neighbourhood::kUpstream); }},
-      {"h_local", [] { return std::make_unique<Dtr>("h_local", Neighbourhood::kNone); }},
-      {"lru", [] { return std::make_unique<LeastRecentlyUsed>(); }},
-      {"largest", [] { return std::make_unique<Largest>(); }},
-      {"random", [] { return std::make_unique<Random>(); }},
-  };
+struct Entry {
+  Heuristic kind;
+  std::string_view name;
+  Made (*make)(std::string_view name);
+};
+
+template <Neighbourhood kAround>
+Made dtr(std::string_view name) {
+  return std::make_unique<Dtr>(name, kAround);
+}
+template <class Simple>
+Made simple(std::string_view /*name*/) {
+  return std::make_unique<Simple>();
+}
+
+constexpr Entry kEntries[] = {
+    {Heuristic::kHDtr, "h_dtr", dtr<Neighbourhood::kWalk>},
+    {Heuristic::kHEq, "h_eq", dtr<Neighbourhood::kClasses>},
+    {Heuristic::kHUp, "h_up", dtr<Neighbourhood::kUpstream>},
+    {Heuristic::kHLocal, "h_local", dtr<Neighbourhood::kNone>},
+    {Heuristic::kLru, "lru", simple<LeastRecentlyUsed>},
+    {Heuristic::kLargest, "largest", simple<Largest>},
+    {Heuristic::kRandom, "random", simple<Random>},
+};
+
+std::string all_names() {
+  std::string all;
+  for (const Entry& each : kEntries) all += (all.empty() ? "" : ", ") + std::string(each.name);
   return all;
+}
+
+const Entry& entry_of(Heuristic kind) {
+  for (const Entry& each : kEntries) {
+    if (each.kind == kind) return each;
+  }
+  throw UsageError("heuristic " + std::to_string(static_cast<int>(kind)) +
+                   " does not exist: choose one of " + all_names());
 }
 
 }  // namespace
 
-const std::vector<std::string>& heuristic_names() {
-  static const std::vector<std::string> names = [] {
-    std::vector<std::string> all;
-    for (const auto& [name, make] : makers()) all.push_back(name);
-    return all;
-  }();
-  return names;
-}
-
-std::unique_ptr<Heuristic> heuristic_named(std::string_view name) {
-  std::string known;
-  for (const auto& [each, make] : makers()) {
-    if (each == name) return make();
-    known += (known.empty() ? "" : ", ") + each;
-  }
-  throw UsageError("\"" + std::string(name) + "\" is not a heuristic: choose one of " + known);
+Made make_heuristic(Heuristic kind) {
+  const Entry& entry = entry_of(kind);
+  return entry.make(entry.name);
 }
 
 }  // namespace reprise::plan
+
+namespace reprise {
+
+std::string to_string(Heuristic heuristic) { return std::string(plan::entry_of(heuristic).name); }
+
+Heuristic parse_heuristic(std::string_view name) {
+  for (const plan::Entry& each : plan::kEntries) {
+    if (each.name == name) return each.kind;
+  }
+  throw UsageError("\"" + std::string(name) + "\" is not a heuristic: choose one of " +
+                   plan::all_names());
+}
+
+std::vector<std::string> heuristic_names() {
+  std::vector<std::string> names;
+  for (const plan::Entry& each : plan::kEntries) names.emplace_back(each.name);
+  return names;
+}
+
+}  // namespace reprise

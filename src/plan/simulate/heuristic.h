@@ -5,11 +5,11 @@
 // numbers; how the lowest score is found is in eviction_index.h.
 #pragma once
 
+#include <reprise/step_trace.h>
+
 #include <cstdint>
 #include <memory>
-#include <string>
 #include <string_view>
-#include <vector>
 
 namespace reprise::plan {
 
@@ -48,12 +48,12 @@ enum class ScoreShape {
 
 // The value with the lowest score goes first. Implementations are constant: one object may serve
 // several threads.
-class Heuristic {
+class EvictionHeuristic {
  public:
-  Heuristic() = default;
-  Heuristic(const Heuristic&) = delete;
-  Heuristic& operator=(const Heuristic&) = delete;
-  virtual ~Heuristic() = default;
+  EvictionHeuristic() = default;
+  EvictionHeuristic(const EvictionHeuristic&) = delete;
+  EvictionHeuristic& operator=(const EvictionHeuristic&) = delete;
+  virtual ~EvictionHeuristic() = default;
 
   // Zero or above, infinity included, and never lower for a higher cost. Infinite for a candidate
   // that frees no bytes, and for one that was used just now if staleness counts. It knows nothing
@@ -65,11 +65,12 @@ class Heuristic {
 };
 
 // What is compared. A weight changes no shape: it is one factor at any staleness.
-inline double weighed_score(const Heuristic& heuristic, const EvictionCandidate& candidate) {
+inline double weighed_score(const EvictionHeuristic& heuristic,
+                            const EvictionCandidate& candidate) {
   return heuristic.score(candidate) * candidate.weight;
 }
 
-// By name:
+// The object behind each enumerator, here by its name (reprise/step_trace.h):
 //   h_dtr    (own + neighbourhood by exact walk) / (bytes * staleness)
 //   h_eq     the same with equivalence classes, the paper's h_DTR^eq
 //   h_up     the same with what is upstream alone
@@ -77,9 +78,7 @@ inline double weighed_score(const Heuristic& heuristic, const EvictionCandidate&
 //   lru      1 / staleness
 //   largest  1 / bytes
 //   random   the same for all: any may go; with weights the least weight of those that are drawn
-// Throws UsageError, which lists the names, for another one.
-std::unique_ptr<Heuristic> heuristic_named(std::string_view name);
-
-const std::vector<std::string>& heuristic_names();
+// Throws UsageError for a value that is no enumerator.
+std::unique_ptr<EvictionHeuristic> make_heuristic(Heuristic kind);
 
 }  // namespace reprise::plan

@@ -21,7 +21,7 @@ constexpr std::int64_t kParts = 1000;
 
 }  // namespace
 
-std::int64_t least_bytes(const OnlineStep& step, const Heuristic& heuristic) {
+std::int64_t least_bytes(const OnlineStep& step, const EvictionHeuristic& heuristic) {
   const std::int64_t most_replays =
       1000 + kMostReplays * static_cast<std::int64_t>(step.producers.size());
   const auto run = [&](std::int64_t limit, int trial) {

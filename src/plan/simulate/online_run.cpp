@@ -17,7 +17,8 @@ constexpr Index kNone = OnlineStep::kNone;
 
 }  // namespace
 
-OnlineRun::OnlineRun(const OnlineStep& step, const Heuristic& heuristic, const Options& options)
+OnlineRun::OnlineRun(const OnlineStep& step, const EvictionHeuristic& heuristic,
+                     const Options& options)
     : step_(step),
       options_(options),
       neighbourhood_(heuristic.neighbourhood()),
@@ -131,7 +132,7 @@ void OnlineRun::make(Index producer) {
     value.is_attached = value.has_bytes = true;
     ++living_;
     ++producers_[producer].wanted;
-    value.is_beside = step_.values[output.value].size < step_.smallest;
+    value.is_beside = step_.values[output.value].size < step_.min_bytes;
     if (!value.is_beside) tracked_ += step_.values[output.value].bytes;
     index_.touch(value, recorded_ + replayed_);
     update_entry(output.value);
@@ -290,7 +291,7 @@ void OnlineRun::unpin(Index index) {
 
 bool OnlineRun::may_drop(Index index) const {
   const Value& value = values_[index];
-  return value.producer != kNone && step_.values[index].size >= step_.smallest && value.has_bytes;
+  return value.producer != kNone && step_.values[index].size >= step_.min_bytes && value.has_bytes;
 }
 
 void OnlineRun::update_entry(Index index) {

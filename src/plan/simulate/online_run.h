@@ -36,7 +36,7 @@ class OnlineRun {
     std::uint64_t seed = 0;
   };
 
-  OnlineRun(const OnlineStep& step, const Heuristic& heuristic, const Options& options);
+  OnlineRun(const OnlineStep& step, const EvictionHeuristic& heuristic, const Options& options);
   // Once.
   OnlineOutcome run();
 
@@ -119,6 +119,6 @@ class OnlineRun {
 
 // The least limit, to within a thousandth, in which the step runs by these rules, whatever
 // measurements of its seconds come to within some bounds.
-std::int64_t least_bytes(const OnlineStep& step, const Heuristic& heuristic);
+std::int64_t least_bytes(const OnlineStep& step, const EvictionHeuristic& heuristic);
 
 }  // namespace reprise::plan

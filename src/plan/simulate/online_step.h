@@ -44,7 +44,7 @@ struct OnlineStep {
   // An operator call of the program.
   struct Call {
     double time = 0;  // seconds since the step began, without those of the tape's own work
-    // While its kernel runs: live bytes that are in no value, or in one below `smallest`, and what
+    // While its kernel runs: live bytes that are in no value, or in one below `min_bytes`, and what
     // it takes at its worst moment, results included.
     std::int64_t beside = 0;
     std::int64_t taken = 0;
@@ -84,7 +84,7 @@ struct OnlineStep {
   // Held at the end, in the order in which they are restored there.
   std::vector<Index> held;
   std::int64_t beside_at_end = 0;
-  std::int64_t smallest = 0;  // smaller values are not dropped
+  std::int64_t min_bytes = 0;  // smaller values are not dropped
 
   std::span<const Index> reads_of(Index call) const {
     return part(reads, call == 0 ? 0 : calls[call - 1].reads_end, calls[call].reads_end);

@@ -16,8 +16,8 @@ std::int64_t recompute_limit(const Trace& trace, double slowdown_limit) {
 
 }  // namespace
 
-Simulation::Simulation(const Trace& trace, const ValueGraph& graph, const Heuristic& heuristic,
-                       const SimulationOptions& options)
+Simulation::Simulation(const Trace& trace, const ValueGraph& graph,
+                       const EvictionHeuristic& heuristic, const SimulationOptions& options)
     : trace_(trace),
       heuristic_(heuristic),
       options_(options),

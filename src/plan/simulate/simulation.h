@@ -14,7 +14,7 @@ namespace reprise::plan {
 
 class Simulation {
  public:
-  Simulation(const Trace& trace, const ValueGraph& graph, const Heuristic& heuristic,
+  Simulation(const Trace& trace, const ValueGraph& graph, const EvictionHeuristic& heuristic,
              const SimulationOptions& options);
 
   SimulationResult run();
@@ -67,7 +67,7 @@ class Simulation {
   Index victim();
 
   const Trace& trace_;
-  const Heuristic& heuristic_;
+  const EvictionHeuristic& heuristic_;
   const SimulationOptions& options_;
   NeighbourhoodCosts costs_;
   std::vector<ValueState> values_;

@@ -14,14 +14,14 @@ double SimulationResult::slowdown() const {
          static_cast<double>(base_nanoseconds);
 }
 
-SimulationResult Simulator::run(const Heuristic& heuristic,
+SimulationResult Simulator::run(const EvictionHeuristic& heuristic,
                                 const SimulationOptions& options) const {
   return Simulation(trace_, graph_, heuristic, options).run();
 }
 
 TraceNeed Simulator::need() const {
   TraceNeed need;
-  const auto heuristic = heuristic_named("lru");
+  const auto heuristic = make_heuristic(Heuristic::kLru);
   SimulationOptions unlimited;
   unlimited.budget = std::numeric_limits<std::int64_t>::max();
   need.plain_peak = run(*heuristic, unlimited).peak;

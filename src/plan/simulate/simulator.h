@@ -72,7 +72,7 @@ class Simulator {
   // The trace must outlive it.
   explicit Simulator(const Trace& trace) : trace_(trace), graph_(trace) {}
 
-  SimulationResult run(const Heuristic& heuristic, const SimulationOptions& options) const;
+  SimulationResult run(const EvictionHeuristic& heuristic, const SimulationOptions& options) const;
   TraceNeed need() const;
 
  private:

@@ -14,9 +14,7 @@ namespace reprise {
 
 namespace {
 
-std::chrono::duration<double> seconds(std::int64_t nanoseconds) {
-  return std::chrono::nanoseconds(nanoseconds);
-}
+Seconds seconds(std::int64_t nanoseconds) { return std::chrono::nanoseconds(nanoseconds); }
 
 SimulatedStep::Outcome outcome(plan::Outcome outcome) {
   switch (outcome) {
@@ -51,8 +49,6 @@ StepTrace detail::StepTraceAccess::step_trace(plan::Trace trace) {
   return StepTrace(std::make_shared<StepTrace::Contents>(std::move(trace)));
 }
 
-std::vector<std::string> heuristic_names() { return plan::heuristic_names(); }
-
 StepTrace StepTrace::read(const std::filesystem::path& file) {
   return parse(plan::read_text_file(file, "the trace"), file.string());
 }
@@ -78,7 +74,7 @@ SimulatedStep StepTrace::simulate(const SimulateOptions& options) const {
     throw UsageError("the time limit is " + std::to_string(options.time_limit.count()) +
                      " s: give at least zero, which is none");
   }
-  const auto heuristic = plan::heuristic_named(options.heuristic);
+  const auto heuristic = plan::make_heuristic(options.heuristic);
   const plan::SimulationResult result = contents_->simulator.run(
       *heuristic, {.budget = options.budget.count,
                    .search = options.by_index ? plan::Search::kIndex : plan::Search::kExact,
@@ -99,9 +95,7 @@ std::int64_t StepTrace::operators() const {
                                [](const auto& each) { return !each.is_constant; });
 }
 
-std::chrono::duration<double> StepTrace::base() const {
-  return seconds(contents_->trace.nanoseconds());
-}
+Seconds StepTrace::base() const { return seconds(contents_->trace.nanoseconds()); }
 
 Bytes StepTrace::plain_peak() const { return Bytes(contents_->need.plain_peak); }
 Bytes StepTrace::floor() const { return Bytes(contents_->need.floor); }

@@ -10,6 +10,7 @@
 #include "plan/step/hindsight.h"
 #include "plan/step/ilp.h"
 #include "plan/step/mixed_integer.h"
+#include "plan/trace/step_trace_access.h"
 #include "plan/trace/trace.h"
 
 namespace reprise::planners {

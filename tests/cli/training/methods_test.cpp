@@ -214,19 +214,19 @@ TEST(TrainMethods, ParametersReachPgac) {
   EXPECT_EQ(text.alpha, 0.5);
   EXPECT_EQ(text.gamma, GammaSchedule::linear(1.5, 0.5));
   EXPECT_EQ(text.steps, 200);
-  EXPECT_FALSE(text.fills_budget);
+  EXPECT_FALSE(text.fill_budget);
   EXPECT_FALSE(text.lossy);
-  EXPECT_TRUE(options_of("pgac:cost").fills_budget);
-  EXPECT_FALSE(options_of("pgac:cost,fill=no").fills_budget);
+  EXPECT_TRUE(options_of("pgac:cost").fill_budget);
+  EXPECT_FALSE(options_of("pgac:cost,fill=no").fill_budget);
   EXPECT_TRUE(options_of("pgac:cost,search=yes").searches);
-  EXPECT_FALSE(options_of("pgac:cost,search=yes").fills_budget);
+  EXPECT_FALSE(options_of("pgac:cost,search=yes").fill_budget);
   EXPECT_EQ(options_of("pgac:product").ranking, PgacRanking::kInfluenceTimesCost);
   EXPECT_EQ(options_of("random").ranking, PgacRanking::kRandom);
   EXPECT_EQ(options_of("random").seed, 7u);
-  EXPECT_EQ(options_of("pgac:lossy,far=0.25").lossy->far, 0.25);
+  EXPECT_EQ(options_of("pgac:lossy,far=0.25").lossy->int4_threshold, 0.25);
   EXPECT_EQ(options_of("pgac:lossy,error=0.5").lossy->gradient_error, 0.5);
   EXPECT_THAT(refusal_of([&] { options_of("pgac:cost,search=yes,fill=yes"); }),
-              HasSubstr("searches and fills_budget are both set"));
+              HasSubstr("exact_search and fill_budget are both set"));
 }
 
 }  // namespace

@@ -42,7 +42,7 @@ TEST(EngineFront, OffersHooksInsideAScopeAndNoneInsideNoSavedTensorHooks) {
   const CountingHooks scope(counts);
   EXPECT_NE(current().get_default_saved_variable_hooks(), nullptr);
   EXPECT_TRUE(torch::autograd::SavedVariable(leaf(), false).has_hooks());
-  const NoSavedTensorHooks none;
+  const NoSavedTensorHooksScope none;
   EXPECT_EQ(current().get_default_saved_variable_hooks(), nullptr);
   EXPECT_FALSE(torch::autograd::SavedVariable(leaf(), false).has_hooks());
 }

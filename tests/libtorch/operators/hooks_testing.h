@@ -43,10 +43,10 @@ enum class Keeps {
   kCopy,    // a copy, with memory of its own
 };
 
-class CountingHooks final : public SavedTensorHooks {
+class CountingHooks final : public SavedTensorHooksScope {
  public:
   explicit CountingHooks(HookCounts& counts, Keeps keeps = Keeps::kTensor)
-      : SavedTensorHooks(
+      : SavedTensorHooksScope(
             [&counts, keeps](const at::Tensor& tensor) {
               return std::make_unique<CountedPackedTensor>(
                   counts, keeps == Keeps::kCopy ? tensor.clone() : tensor);

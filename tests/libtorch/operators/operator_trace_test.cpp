@@ -128,7 +128,7 @@ TEST_F(OperatorTraceTest, MayBeOpenedAndClosedInsideARunningOperator) {
   auto p = torch::ones({4}, torch::requires_grad());
   std::vector<std::string> inner;
   OperatorTrace outer;
-  SavedTensorHooks hooks(
+  SavedTensorHooksScope hooks(
       [&](const at::Tensor& tensor) {
         OperatorTrace trace;
         at::Tensor kept = tensor.clone();
@@ -146,7 +146,7 @@ TEST_F(OperatorTraceTest, CurrentOperatorIsTheInnermostOneThatRuns) {
   auto weight = torch::ones({4, 16}, torch::requires_grad());
   std::vector<std::string> savers;
   CurrentOperatorScope scope;
-  SavedTensorHooks hooks(
+  SavedTensorHooksScope hooks(
       [&](const at::Tensor& tensor) {
         savers.emplace_back(current_operator());
         return tensor;
@@ -159,7 +159,7 @@ TEST_F(OperatorTraceTest, CurrentOperatorIsTheInnermostOneThatRuns) {
 TEST_F(OperatorTraceTest, CurrentOperatorIsUnknownOutsideOperatorsAndScopes) {
   auto p = torch::ones({4}, torch::requires_grad());
   std::string seen;
-  SavedTensorHooks hooks(
+  SavedTensorHooksScope hooks(
       [&](const at::Tensor& tensor) {
         seen = current_operator();
         return tensor;
@@ -182,7 +182,7 @@ TEST_F(OperatorTraceTest, AnOperatorThatThrowsDoesNotStayCurrent) {
 TEST_F(OperatorTraceTest, AScopeThatClosesInsideAnOperatorLeavesNoNameBehind) {
   auto p = torch::ones({4}, torch::requires_grad());
   auto scope = std::make_unique<CurrentOperatorScope>();
-  SavedTensorHooks hooks(
+  SavedTensorHooksScope hooks(
       [&](const at::Tensor& tensor) {
         scope.reset();
         return tensor;

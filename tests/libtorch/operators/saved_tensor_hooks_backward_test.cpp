@@ -186,7 +186,7 @@ TEST_F(HooksInBackward, AThreadOfThePoolDoesNotKeepTheScopeOfAnEarlierCall) {
 
 TEST_F(HooksInBackward, NoSavedTensorHooksGoesAlongToo) {
   const CountingHooks scope(counts_);
-  const NoSavedTensorHooks none;
+  const NoSavedTensorHooksScope none;
   Nest::apply(x_, kDepth).sum().backward();
   EXPECT_EQ(counts_.packs, 0);
 }
@@ -197,7 +197,7 @@ TEST_F(HooksInBackward, AnErrorOnAThreadOfThePoolReachesTheCallerAndTheNextCallW
     return t;
   };
   {
-    const SavedTensorHooks scope(throws_in_the_end, [](const at::Tensor& t) { return t; });
+    const SavedTensorHooksScope scope(throws_in_the_end, [](const at::Tensor& t) { return t; });
     const at::Tensor y = Nest::apply(x_, kDepth).sum();
     EXPECT_EQ(error_of<std::out_of_range>([&] { y.backward(); }), "the deepest one");
   }

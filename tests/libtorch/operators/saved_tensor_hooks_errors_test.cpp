@@ -40,7 +40,7 @@ class SavedTensorHooksErrors : public ::testing::Test {
   std::string unpack_error(Unpack unpack) {
     at::Tensor y;
     {
-      const SavedTensorHooks scope([](const at::Tensor& t) { return t; }, unpack);
+      const SavedTensorHooksScope scope([](const at::Tensor& t) { return t; }, unpack);
       y = x_.sin();
     }
     std::string text = error_of<UsageError>([&] { y.sum().backward(); });
@@ -53,21 +53,23 @@ class SavedTensorHooksErrors : public ::testing::Test {
 };
 
 TEST_F(SavedTensorHooksErrors, AnotherShapeFromUnpackIsNamedBesideTheRightOne) {
-  EXPECT_EQ(unpack_error([](const at::Tensor& t) { return t.t(); }),
-            "SavedTensorHooks: unpack returned a tensor of Float [5, 4] where pack was given Float "
-            "[4, 5]; it must give back the same shape and dtype");
+  EXPECT_EQ(
+      unpack_error([](const at::Tensor& t) { return t.t(); }),
+      "SavedTensorHooksScope: unpack returned a tensor of Float [5, 4] where pack was given Float "
+      "[4, 5]; it must give back the same shape and dtype");
 }
 
 TEST_F(SavedTensorHooksErrors, AnotherDtypeFromUnpackIsNamedBesideTheRightOne) {
-  EXPECT_EQ(unpack_error([](const at::Tensor& t) { return t.to(at::kBFloat16); }),
-            "SavedTensorHooks: unpack returned a tensor of BFloat16 [4, 5] where pack was given "
-            "Float [4, 5]; it must give back the same shape and dtype");
+  EXPECT_EQ(
+      unpack_error([](const at::Tensor& t) { return t.to(at::kBFloat16); }),
+      "SavedTensorHooksScope: unpack returned a tensor of BFloat16 [4, 5] where pack was given "
+      "Float [4, 5]; it must give back the same shape and dtype");
 }
 
 TEST_F(SavedTensorHooksErrors, AnUndefinedTensorFromUnpackIsNamed) {
   EXPECT_EQ(
       unpack_error([](const at::Tensor&) { return at::Tensor(); }),
-      "SavedTensorHooks: unpack returned an undefined tensor where pack was given Float [4, 5]; "
+      "SavedTensorHooksScope: unpack returned an undefined tensor where pack was given Float [4, 5]; "
       "it must give back the same shape and dtype");
 }
 
@@ -80,7 +82,7 @@ TEST_F(SavedTensorHooksErrors, AnExceptionFromPackKeepsItsTypeAndLeavesTheOuterS
   {
     const CountingHooks outer_scope(outer);
     {
-      const SavedTensorHooks scope(
+      const SavedTensorHooksScope scope(
           [](const at::Tensor& t) {
             if (t.dim() == 2) throw OwnError("no room for it");
             return t;
@@ -113,11 +115,11 @@ TEST_F(SavedTensorHooksErrors, AnExceptionFromUnpackKeepsItsTypeAndBackwardCanBe
   bool fail = true;
   at::Tensor y;
   {
-    const SavedTensorHooks scope([](const at::Tensor& t) { return t; },
-                                 [&](const at::Tensor& t) {
-                                   if (fail) throw OwnError("the disk is gone");
-                                   return t;
-                                 });
+    const SavedTensorHooksScope scope([](const at::Tensor& t) { return t; },
+                                      [&](const at::Tensor& t) {
+                                        if (fail) throw OwnError("the disk is gone");
+                                        return t;
+                                      });
     y = x_.sin();
   }
   const auto backward = [&] { y.sum().backward({}, /*retain_graph=*/true); };
@@ -133,9 +135,10 @@ TEST_F(SavedTensorHooksErrors, AnExceptionFromUnpackKeepsItsTypeAndBackwardCanBe
 TEST_F(SavedTensorHooksErrors, PinningNeedsAnAccelerator) {
   if (at::accelerator::getAccelerator().has_value())
     GTEST_SKIP() << "this build has an accelerator";
-  EXPECT_EQ(error_of<UsageError>([] { const SaveOnCpu scope(/*pin_memory=*/true); }),
-            "SaveOnCpu(pin_memory=true): this process has no accelerator to pin host memory for; "
-            "pass false");
+  EXPECT_EQ(
+      error_of<UsageError>([] { const SaveOnCpuScope scope(/*pin_memory=*/true); }),
+      "SaveOnCpuScope(pin_memory=true): this process has no accelerator to pin host memory for; "
+      "pass false");
   expect_the_next_step_works();
 }
 
@@ -259,7 +262,7 @@ TEST_F(SavedTensorHooksErrors, AParameterThatIsUpdatedBetweenForwardAndBackwardI
 }
 
 TEST_F(SavedTensorHooksErrors, SaveOnCpuOnTheHostKeepsTheVersionCheck) {
-  const SaveOnCpu offload;
+  const SaveOnCpuScope offload;
   at::Tensor h = x_.abs();
   const at::Tensor y = h.sin().sum();
   h.detach().mul_(2);

@@ -66,8 +66,9 @@ at::Tensor apply(int op, const at::Tensor& a, const at::Tensor& b) {
   }
 }
 
-using Scope = std::variant<std::monostate, std::unique_ptr<CountingHooks>,
-                           std::unique_ptr<SaveOnCpu>, std::unique_ptr<NoSavedTensorHooks>>;
+using Scope =
+    std::variant<std::monostate, std::unique_ptr<CountingHooks>, std::unique_ptr<SaveOnCpuScope>,
+                 std::unique_ptr<NoSavedTensorHooksScope>>;
 
 // Runs the program, with its scopes or without; the innermost scope is closed first.
 at::Tensor run(const Program& program, const Tensors& leaves, HookCounts* counts) {
@@ -84,9 +85,9 @@ at::Tensor run(const Program& program, const Tensors& leaves, HookCounts* counts
     } else if (step.kind == Kind::kCopying) {
       scopes.emplace_back(std::make_unique<CountingHooks>(*counts, Keeps::kCopy));
     } else if (step.kind == Kind::kSaveOnCpu) {
-      scopes.emplace_back(std::make_unique<SaveOnCpu>());
+      scopes.emplace_back(std::make_unique<SaveOnCpuScope>());
     } else if (step.kind == Kind::kNone) {
-      scopes.emplace_back(std::make_unique<NoSavedTensorHooks>());
+      scopes.emplace_back(std::make_unique<NoSavedTensorHooksScope>());
     } else if (!scopes.empty()) {
       scopes.pop_back();
     }

@@ -69,7 +69,7 @@ TEST_F(SavedTensorHooksTest, AreNotAskedForWhatNeedsNoGradient) {
 
 TEST_F(SavedTensorHooksTest, AreNotShownScalarsThatLibTorchWraps) {
   std::vector<c10::DimVector> shapes;
-  const SavedTensorHooks scope(
+  const SavedTensorHooksScope scope(
       [&](const at::Tensor& t) { return shapes.emplace_back(t.sizes()), t; },
       [](const at::Tensor& t) { return t; });
   const at::Tensor y = x_ * 2;
@@ -102,7 +102,7 @@ TEST_F(SavedTensorHooksTest, NoSavedTensorHooksHidesOuterScopesAndAnInnerOneIsSe
   HookCounts inner;
   const CountingHooks outer_scope(counts_);
   {
-    const NoSavedTensorHooks none;
+    const NoSavedTensorHooksScope none;
     const at::Tensor hidden = x_.sin();
     EXPECT_EQ(counts_.packs, 0);
     const CountingHooks inner_scope(inner);
@@ -134,7 +134,7 @@ TEST_F(SavedTensorHooksTest, PackSeesATensorWithoutHistoryUnderNoGrad) {
   bool grad_mode_in_pack = true, grad_mode_in_unpack = true, requires_grad = false;
   at::Tensor y;
   {
-    const SavedTensorHooks scope(
+    const SavedTensorHooksScope scope(
         [&](const at::Tensor& t) {
           grad_mode_in_pack = torch::GradMode::is_enabled();
           requires_grad |= t.requires_grad();
@@ -159,7 +159,7 @@ TEST_F(SavedTensorHooksTest, AnyMovableTypeCanBeKeptAndTheHooksNeedNotBeCopyable
   };
   at::Tensor y;
   {
-    const SavedTensorHooks scope(
+    const SavedTensorHooksScope scope(
         [](const at::Tensor& t) {
           return HalfPrecision{std::make_unique<at::Tensor>(t.to(at::kBFloat16)), t.scalar_type()};
         },
@@ -265,7 +265,7 @@ TEST_P(SavedTensorHooksLeaks, BackwardFreesThePackedTensorsUnlessTheGraphIsRetai
 
 TEST_F(SavedTensorHooksTest, SaveOnCpuChangesNoGradient) {
   const Tensors expected = plain();
-  const SaveOnCpu offload;
+  const SaveOnCpuScope offload;
   EXPECT_TRUE(same_bits(gradients_of([&] { return network(x_, w_); }, {x_, w_}), expected));
 }
 
@@ -276,14 +276,14 @@ TEST_F(SavedTensorHooksTest, SaveOnCpuLeavesTensorsWhereTheyAreOnTheHost) {
     return allocation_count() - before;
   };
   const std::int64_t expected = allocations_in_forward();
-  const SaveOnCpu offload;
+  const SaveOnCpuScope offload;
   EXPECT_EQ(allocations_in_forward(), expected);
 }
 
 TEST_F(SavedTensorHooksTest, SaveOnCpuIsAScopeLikeAnyOther) {
   const CountingHooks scope(counts_);
   {
-    const SaveOnCpu offload;
+    const SaveOnCpuScope offload;
     network(x_, w_);
     EXPECT_EQ(counts_.packs, 0);
   }

@@ -45,7 +45,8 @@ class Counted final {
   at::Tensor tensor_;
 };
 
-using Scope = std::variant<std::monostate, reprise::SavedTensorHooks, reprise::NoSavedTensorHooks>;
+using Scope =
+    std::variant<std::monostate, reprise::SavedTensorHooksScope, reprise::NoSavedTensorHooksScope>;
 
 at::Tensor layer(const at::Tensor& x, const at::Tensor& w) {
   return at::dropout(x.matmul(w), 0.5, /*train=*/true).exp().softmax(1);
@@ -64,13 +65,13 @@ extern "C" {
 
 void* hooks_open(bool copying) {
   return new Scope(
-      std::in_place_type<reprise::SavedTensorHooks>,
+      std::in_place_type<reprise::SavedTensorHooksScope>,
       [copying](const at::Tensor& tensor) {
         return std::make_unique<Counted>(copying ? tensor.clone() : tensor);
       },
       [](const std::unique_ptr<Counted>& counted) { return counted->unpack(); });
 }
-void* hooks_open_none() { return new Scope(std::in_place_type<reprise::NoSavedTensorHooks>); }
+void* hooks_open_none() { return new Scope(std::in_place_type<reprise::NoSavedTensorHooksScope>); }
 void hooks_close(void* scope) { delete static_cast<Scope*>(scope); }
 
 long hooks_packs() { return packs; }

@@ -70,13 +70,13 @@ class EveryPersistentSchedule {
   }
 
  private:
-  using Do = ChainStep::Do;
+  using Kind = ScheduleOp::Kind;
 
-  void with(std::initializer_list<ChainStep> steps, const std::function<void()>& then) {
-    const std::size_t before = schedule_.steps.size();
-    schedule_.steps.insert(schedule_.steps.end(), steps);
+  void with(std::initializer_list<ScheduleOp> steps, const std::function<void()>& then) {
+    const std::size_t before = schedule_.ops.size();
+    schedule_.ops.insert(schedule_.ops.end(), steps);
     then();
-    schedule_.steps.resize(before);
+    schedule_.ops.resize(before);
   }
 
   void extend(std::int32_t s, std::int32_t t, const std::function<void()>& then) {
@@ -86,19 +86,19 @@ class EveryPersistentSchedule {
       else
         extend(s + 1, t, after);
     };
-    with({{Do::kForwardKeep, s}}, [&] { rest([&] { with({{Do::kBackward, s}}, then); }); });
+    with({{Kind::kForwardKeep, s}}, [&] { rest([&] { with({{Kind::kBackward, s}}, then); }); });
     if (offload_ && t == last_) {
-      with({{Do::kForwardKeep, s}, {Do::kOffload, s}}, [&] {
-        rest([&] { with({{Do::kLoad, s}, {Do::kBackward, s}}, then); });
+      with({{Kind::kForwardKeep, s}, {Kind::kOffload, s}}, [&] {
+        rest([&] { with({{Kind::kLoad, s}, {Kind::kBackward, s}}, then); });
       });
     }
-    const std::size_t before = schedule_.steps.size();
+    const std::size_t before = schedule_.ops.size();
     for (std::int32_t u = s + 1; u <= t; ++u) {
-      schedule_.steps.push_back({u == s + 1 ? Do::kForwardCheckpoint : Do::kForwardDrop, u - 1});
+      schedule_.ops.push_back({u == s + 1 ? Kind::kForwardCheckpoint : Kind::kForwardDrop, u - 1});
       extend(u, t, [&] { extend(s, u - 1, then); });
-      schedule_.steps.resize(before + static_cast<std::size_t>(u - s));
+      schedule_.ops.resize(before + static_cast<std::size_t>(u - s));
     }
-    schedule_.steps.resize(before);
+    schedule_.ops.resize(before);
   }
 
   const bool offload_;

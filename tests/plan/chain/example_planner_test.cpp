@@ -11,9 +11,9 @@ namespace {
 
 TEST(ExamplePlanner, RecomputesNoMoreThanItMust) {
   const Chain chain = uniform_chain(6);
-  const Bytes plain = check(chain, planners::keep_all(chain)).peak;
+  const Bytes plain = evaluate(chain, planners::keep_all(chain)).peak;
   EXPECT_EQ(example::one_segment(chain, plain), planners::keep_all(chain));
-  const ScheduleCost cost = check(chain, example::one_segment(chain, plain - Bytes(1)));
+  const ScheduleCost cost = evaluate(chain, example::one_segment(chain, plain - Bytes(1)));
   EXPECT_LT(cost.peak, plain);
   // A segment of one stage saves nothing but what is kept of it beside its output.
   EXPECT_LE(cost.forwards, 6 + 2);

@@ -38,14 +38,14 @@ std::vector<Tried> all_masks(const Chain& chain, const std::vector<double>& loss
     if (!mask.back()) continue;
     double loss = 0;
     for (std::size_t i = 0; i < mask.size(); ++i) loss += mask[i] ? 0 : losses[i];
-    all.push_back({mask, check(chain, masked_schedule(chain, mask)).peak, loss});
+    all.push_back({mask, evaluate(chain, masked_schedule(chain, mask)).peak, loss});
   }
   return all;
 }
 
 TEST(MaskPlanner, AScheduleRunsTheStagesOfTheMaskAgain) {
   const Chain chain = uniform_chain(6);
-  const ScheduleCost cost = check(chain, masked_schedule(chain, mask_of(0b111001, 6)));
+  const ScheduleCost cost = evaluate(chain, masked_schedule(chain, mask_of(0b111001, 6)));
   EXPECT_EQ(cost.recompute, seconds(2));
   EXPECT_EQ(cost.forwards, 8);
   EXPECT_EQ(masked_schedule(chain, mask_of(0b111111, 6)), planners::keep_all(chain));
@@ -66,7 +66,7 @@ TEST(MaskPlanner, EveryScheduleOfAMaskIsOneThatRegionsCanRun) {
     for (std::size_t i = 0; i < mask.size(); ++i) {
       if (!mask[i]) again += chain.stages[i].forward.count();
     }
-    RC_ASSERT(check(chain, schedule).recompute.count() == again);
+    RC_ASSERT(evaluate(chain, schedule).recompute.count() == again);
   }));
 }
 
@@ -104,14 +104,14 @@ TEST(MaskPlanner, LongChainsArePlannedWithinBytes) {
   // Sums of which there are as many as masks.
   std::vector<double> losses;
   for (int i = 0; i < 300; ++i) losses.push_back(1 + 0.001 * std::sin(i));
-  const Bytes most = check(chain, planners::keep_all(chain)).peak;
+  const Bytes most = evaluate(chain, planners::keep_all(chain)).peak;
   ASSERT_LT(planner.least(), most);
   double before = std::numeric_limits<double>::infinity();
   for (int i = 0; i <= 4; ++i) {
     const Bytes budget = planner.least() + Bytes((most - planner.least()).count * i / 4);
     const auto mask = planner.cheapest(budget, losses);
     ASSERT_TRUE(mask.has_value());
-    EXPECT_LE(check(chain, masked_schedule(chain, *mask)).peak, budget);
+    EXPECT_LE(evaluate(chain, masked_schedule(chain, *mask)).peak, budget);
     double lost = 0;
     for (std::size_t k = 0; k < mask->size(); ++k) lost += (*mask)[k] ? 0 : losses[k];
     EXPECT_LE(lost, before * 1.02) << "a larger budget";

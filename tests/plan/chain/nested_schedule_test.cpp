@@ -1,5 +1,6 @@
 // Schedules read as regions inside regions.
 #include "plan/chain/nested_schedule.h"
+#include "plan/chain/revolve.h"
 
 #include <gmock/gmock.h>
 #include <rapidcheck.h>
@@ -10,7 +11,7 @@
 namespace reprise::plan {
 namespace {
 
-using Do = ChainStep::Do;
+using Kind = ScheduleOp::Kind;
 using ::testing::HasSubstr;
 
 // "0 (1 (2 3) 4) 5": kept stages, and in parentheses what is run again.
@@ -42,7 +43,7 @@ TEST(NestedSchedule, ReadsWhatPlannersMake) {
     const Chain chain = random_chain(seed, stages, 1000);
     const planners::Rotor rotor(chain, {.slots = 0, .store = {100}});
     const Bytes least = rotor.least();
-    const Bytes plain = check(chain, planners::keep_all(chain)).peak;
+    const Bytes plain = evaluate(chain, planners::keep_all(chain)).peak;
     const Schedule schedule =
         rotor.plan(least + Bytes(*rc::gen::inRange<std::int64_t>(0, (plain - least).count + 1)));
     nests_of(schedule, stages);
@@ -58,29 +59,32 @@ TEST(NestedSchedule, ReadsEveryPersistentSchedule) {
 }
 
 TEST(NestedSchedule, RefusesOthersByTheirStep) {
-  const auto refusal = [](std::vector<ChainStep> steps) {
+  const auto refusal = [](std::vector<ScheduleOp> steps) {
     return refusal_of<PlanError>([&] { nests_of(Schedule{std::move(steps)}, 2); });
   };
-  const ChainStep keep0{Do::kForwardKeep, 0}, keep1{Do::kForwardKeep, 1};
-  const ChainStep back0{Do::kBackward, 0}, back1{Do::kBackward, 1};
+  const ScheduleOp keep0{Kind::kForwardKeep, 0}, keep1{Kind::kForwardKeep, 1};
+  const ScheduleOp back0{Kind::kBackward, 0}, back1{Kind::kBackward, 1};
   EXPECT_EQ(refusal({keep0, keep1, back1, back0}), "");
-  EXPECT_EQ(refusal({}),
-            "step 0 of the schedule: stage 0 should be kept, or run with its input kept. Regions "
-            "run schedules in which stages that are not kept run again as a whole, when all after "
-            "them have had their backward, and do not go to a store then");
-  EXPECT_THAT(refusal({keep0, keep1, back1}), HasSubstr("step 3 of the schedule: stage 0 should be"
-                                                        " backward"));
+  EXPECT_EQ(
+      refusal({}),
+      "operation 0 of the schedule: stage 0 should be kept, or run with its input kept. Regions "
+      "run schedules in which stages that are not kept run again as a whole, when all after "
+      "them have had their backward, and do not go to a store then");
+  EXPECT_THAT(refusal({keep0, keep1, back1}),
+              HasSubstr("operation 3 of the schedule: stage 0 should be"
+                        " backward"));
   EXPECT_THAT(refusal({keep0, keep1, back1, back0, back0}), HasSubstr("something is left"));
   // Run again before the other's backward: valid, but not as a whole later.
-  EXPECT_THAT(refusal({{Do::kForwardCheckpoint, 0}, keep0, keep1, back1, back0}),
-              HasSubstr("step 1 of the schedule: stage 1 should be kept"));
-  EXPECT_THAT(refusal({{Do::kForwardCheckpoint, 0}, {Do::kForwardDrop, 1}, keep0}),
+  EXPECT_THAT(refusal({{Kind::kForwardCheckpoint, 0}, keep0, keep1, back1, back0}),
+              HasSubstr("operation 1 of the schedule: stage 1 should be kept"));
+  EXPECT_THAT(refusal({{Kind::kForwardCheckpoint, 0}, {Kind::kForwardDrop, 1}, keep0}),
               HasSubstr("no stage is left that is kept"));
-  EXPECT_THAT(refusal({keep0, {Do::kOffload, 0}, keep1, back1, back0}),
+  EXPECT_THAT(refusal({keep0, {Kind::kOffload, 0}, keep1, back1, back0}),
               HasSubstr("stage 0 should be brought back from the store"));
-  const ChainStep from0{Do::kForwardCheckpoint, 0};
-  EXPECT_THAT(refusal({from0, keep1, back1, keep0, {Do::kOffload, 0}, {Do::kLoad, 0}, back0}),
-              HasSubstr("step 5 of the schedule: stage 0 goes to a store where it is run again"));
+  const ScheduleOp from0{Kind::kForwardCheckpoint, 0};
+  EXPECT_THAT(
+      refusal({from0, keep1, back1, keep0, {Kind::kOffload, 0}, {Kind::kLoad, 0}, back0}),
+      HasSubstr("operation 5 of the schedule: stage 0 goes to a store where it is run again"));
 }
 
 TEST(NestedSchedule, ReadsLongChains) {

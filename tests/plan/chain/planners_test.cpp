@@ -7,6 +7,7 @@
 #include <limits>
 #include <map>
 
+#include "plan/chain/revolve.h"
 #include "tests/plan/chain/chains.h"
 #include "tests/plan/trace/testing.h"
 
@@ -19,7 +20,7 @@ using ::testing::HasSubstr;
 TEST(Planners, UniformCutsAsCheckpointSequentialDoes) {
   const Chain chain = uniform_chain(7);
   // Two, two, and three that are not run again.
-  EXPECT_EQ(check(chain, planners::uniform(chain, 3)).forwards, 7 + 4);
+  EXPECT_EQ(evaluate(chain, planners::uniform(chain, 3)).forwards, 7 + 4);
   EXPECT_EQ(planners::uniform(chain, 1), planners::keep_all(chain));
   EXPECT_EQ(planners::uniform(chain, 7), planners::every_stage(chain));
   EXPECT_EQ(planners::sqrt(chain), planners::uniform(chain, 3));
@@ -33,7 +34,7 @@ TEST(Planners, UniformCutsAsCheckpointSequentialDoes) {
 
 TEST(Planners, SayWhatTheyNeedWhereTheBudgetIsTooSmall) {
   const Chain chain = uniform_chain(4);
-  const Bytes need = check(chain, planners::every_stage(chain)).peak;
+  const Bytes need = evaluate(chain, planners::every_stage(chain)).peak;
   EXPECT_EQ(planners::every_stage(chain, need), planners::every_stage(chain));
   EXPECT_EQ(refusal_of<BudgetError>([&] { planners::every_stage(chain, need - Bytes(1)); }),
             "every_stage: the budget is 79 B (79 bytes), but the chain needs at least 80 B (80 "
@@ -55,7 +56,7 @@ TEST(Planners, RotorNamesTheLeastThatItsOwnSchedulesNeed) {
   chain.stages[1].saved = chain.stages[2].saved = Bytes(500);
   const Bytes least = planners::Rotor(chain).least();
   EXPECT_LT(least, Bytes(520));
-  EXPECT_LE(check(chain, planners::rotor(chain, least)).peak, least);
+  EXPECT_LE(evaluate(chain, planners::rotor(chain, least)).peak, least);
   EXPECT_THAT(refusal_of<BudgetError>([&] { planners::rotor(chain, Bytes(100)); }),
               HasSubstr("needs at least " + std::to_string(least.count) + " B"));
 }
@@ -68,8 +69,8 @@ TEST(Planners, RotorPlansForTheLeastThatItNames) {
                                          .store = {}};
     const planners::Rotor rotor(chain, options);
     const Bytes least = rotor.least();
-    EXPECT_LE(check(chain, rotor.plan(least)).peak, least) << seed;
-    EXPECT_LE(check(chain, planners::rotor(chain, least, options)).peak, least) << seed;
+    EXPECT_LE(evaluate(chain, rotor.plan(least)).peak, least) << seed;
+    EXPECT_LE(evaluate(chain, planners::rotor(chain, least, options)).peak, least) << seed;
   }
 }
 
@@ -99,7 +100,7 @@ TEST(Planners, AreFoundByName) {
   const Chain chain = uniform_chain(9);
   for (const std::string& name : planner_names()) {
     if (name == "uniform:K") continue;
-    check(chain, planner_named(name)(chain, kUnlimited));
+    evaluate(chain, planner_named(name)(chain, kUnlimited));
   }
   EXPECT_EQ(planner_named("uniform:4")(chain, kUnlimited), planners::uniform(chain, 4));
   for (const char* text : {"", "uniform", "uniform:", "uniform:x", "uniform:0", "uniform:-3",
@@ -134,7 +135,7 @@ TEST(Revolve, ItsScheduleTakesWhatTheClosedFormSays) {
     for (const std::int64_t checkpoints : {1, 2, 3, 5, 10, 31, 1000}) {
       if (stages == 1000 && checkpoints == 1) continue;  // half a million steps
       const Schedule schedule = plan::revolve_checkpoints(chain, checkpoints);
-      const ScheduleCost cost = check(chain, schedule);
+      const ScheduleCost cost = evaluate(chain, schedule);
       // Every stage is run kept once besides.
       EXPECT_EQ(cost.forwards, plan::revolve_advances(stages, checkpoints) + stages)
           << stages << " stages, " << checkpoints << " checkpoints";
@@ -183,7 +184,7 @@ TEST(Rotor, IsRevolveWhereOneStageAtATimeCanBeKept) {
     chain.stages.back().output = Bytes(0);
     for (std::int64_t checkpoints = 1; checkpoints <= stages; ++checkpoints) {
       const Schedule schedule = planners::rotor(chain, Bytes(500 + checkpoints));
-      EXPECT_EQ(check(chain, schedule).forwards,
+      EXPECT_EQ(evaluate(chain, schedule).forwards,
                 stages + plan::revolve_advances(stages, checkpoints))
           << stages << " stages, " << checkpoints << " checkpoints";
     }
@@ -196,7 +197,7 @@ std::map<Bytes, double> frontier_of_all(const Chain& chain, const TransferRate& 
   EveryPersistentSchedule(
       std::ssize(chain.stages),
       [&](const Schedule& schedule) {
-        const ScheduleCost cost = check(chain, schedule, store);
+        const ScheduleCost cost = evaluate(chain, schedule, store);
         double& time = times.try_emplace(cost.peak, cost.time.count()).first->second;
         time = std::min(time, cost.time.count());
       },
@@ -213,7 +214,7 @@ void expect_optimal(const Chain& chain, const TransferRate& store) {
   EXPECT_THROW(rotor.plan(rotor.least() - Bytes(1)), BudgetError);
   for (const auto& [peak, time] : frontier) {
     best = std::min(best, time);
-    const ScheduleCost cost = check(chain, rotor.plan(peak), store);
+    const ScheduleCost cost = evaluate(chain, rotor.plan(peak), store);
     ASSERT_LE(cost.peak, peak);
     ASSERT_NEAR(cost.time.count(), best, 1e-5 * best) << "at " << peak.count << " bytes";
   }
@@ -243,17 +244,17 @@ TEST(Rotor, ALargerBudgetIsNeverSlowerAndNeverPassed) {
     const std::int64_t slots = *rc::gen::element<std::int64_t>(0, 50, 500);
     const planners::Rotor rotor(chain, {.slots = slots, .store = {}});
     const Bytes least = rotor.least();
-    const Bytes plain = check(chain, planners::keep_all(chain)).peak;
+    const Bytes plain = evaluate(chain, planners::keep_all(chain)).peak;
     RC_ASSERT(least <= plain);
     double before = std::numeric_limits<double>::infinity();
     for (int i = 0; i <= 20; ++i) {
       const Bytes budget = least + Bytes((plain - least).count / 20 * i);
-      const ScheduleCost cost = check(chain, rotor.plan(budget));
+      const ScheduleCost cost = evaluate(chain, rotor.plan(budget));
       RC_ASSERT(cost.peak <= budget);
       RC_ASSERT(cost.time.count() <= before);
       before = cost.time.count();
     }
-    RC_ASSERT(check(chain, rotor.plan(plain)).recompute.count() == 0);
+    RC_ASSERT(evaluate(chain, rotor.plan(plain)).recompute.count() == 0);
   }));
 }
 
@@ -263,8 +264,8 @@ TEST(Rotor, IsNeverSlowerThanSegmentsOrRevolveInAsManyBytes) {
     const Chain chain = random_chain(seed, stages, 1'000'000);
     const planners::Rotor rotor(chain);
     const auto compare = [&](const Schedule& schedule) {
-      const ScheduleCost other = check(chain, schedule);
-      const ScheduleCost ours = check(chain, rotor.plan(other.peak));
+      const ScheduleCost other = evaluate(chain, schedule);
+      const ScheduleCost ours = evaluate(chain, rotor.plan(other.peak));
       RC_ASSERT(ours.time <= other.time);
     };
     for (std::int64_t k = 1; k <= stages; ++k) compare(planners::uniform(chain, k));
@@ -276,7 +277,7 @@ TEST(Rotor, ChainsOfManyStagesAreSolvedInSlots) {
   const Chain chain = random_chain(3, 150, 100'000'000);
   const planners::Rotor rotor(chain, {.slots = 500, .store = {}});
   const Bytes budget(rotor.least().count * 6 / 5);
-  const ScheduleCost cost = check(chain, rotor.plan(budget));
+  const ScheduleCost cost = evaluate(chain, rotor.plan(budget));
   EXPECT_LE(cost.peak, budget);
   EXPECT_GT(cost.peak, Bytes(budget.count * 95 / 100));
   EXPECT_LT(cost.recompute, chain.forward());

@@ -19,12 +19,12 @@ namespace reprise::plan {
 inline void use(const Chain& chain) {
   constexpr std::size_t kMostStages = 12;
   if (chain.stages.size() > kMostStages) return;
-  const ScheduleCost plain = check(chain, planners::keep_all(chain));
-  check(chain, planners::sqrt(chain));
+  const ScheduleCost plain = evaluate(chain, planners::keep_all(chain));
+  evaluate(chain, planners::sqrt(chain));
   try {
     const Bytes half(plain.peak.count / 2);
     const Schedule schedule = planners::rotor(chain, half, {.slots = 50, .store = {}});
-    if (check(chain, schedule).peak > half) std::abort();
+    if (evaluate(chain, schedule).peak > half) std::abort();
     picture(chain, schedule);
     picture_svg(chain, schedule);
   } catch (const BudgetError&) {
@@ -41,7 +41,7 @@ inline void use(const StepTrace& step) {
   for (const double store : {0., 1e9}) {
     const StepPlan plan = planners::hindsight(
         step,
-        {.budget = half, .time_limit = {}, .moves = 100, .seed = 1, .store = TransferRate{store}});
+        {.budget = half, .time_limit = {}, .store = TransferRate{store}, .moves = 100, .seed = 1});
     if (plan.fits && plan.peak > half) std::abort();
   }
   if (StepTrace::parse(step.json()).json() != step.json()) std::abort();
@@ -66,7 +66,7 @@ inline void read_hostile(std::string_view text) {
     if (Schedule::parse(schedule.json()) != schedule) std::abort();
     Chain chain;
     chain.stages.resize(3);
-    check(chain, schedule);
+    evaluate(chain, schedule);
   });
   read_or_refuse([&] {
     const LearnedPlan plan = LearnedPlan::parse(text, "plan");

@@ -11,6 +11,7 @@
 #include <random>
 #include <set>
 #include <vector>
+#include "tests/plan/simulate/heuristics.h"
 
 namespace reprise::plan {
 namespace {
@@ -67,7 +68,7 @@ class Pool {
     return std::ranges::any_of(values, [](const auto& each) { return !each->is_pinned(); });
   }
 
-  std::unique_ptr<Heuristic> heuristic;
+  std::unique_ptr<EvictionHeuristic> heuristic;
   std::vector<std::unique_ptr<Value>> values;
   EvictionIndex index;
 };
@@ -298,7 +299,7 @@ TEST(EvictionIndex, StaysWithinItsFactorAmongManyValues) {
 }
 
 // A heuristic of a user's own, of which nothing is known.
-class Alternating final : public Heuristic {
+class Alternating final : public EvictionHeuristic {
  public:
   double score(const EvictionCandidate& c) const override {
     return static_cast<double>(c.bytes % 7) + c.neighbourhood_cost;

@@ -7,6 +7,7 @@
 #include <reprise/error.h>
 
 #include <cmath>
+#include "tests/plan/simulate/heuristics.h"
 
 namespace reprise::plan {
 namespace {
@@ -54,7 +55,10 @@ TEST(Heuristic, IsInfiniteWhereNothingIsGained) {
 
 TEST(Heuristic, IsFoundByEachOfItsNames) {
   EXPECT_EQ(heuristic_names().size(), 7U);
-  for (const std::string& name : heuristic_names()) EXPECT_EQ(heuristic_named(name)->name(), name);
+  for (const std::string& name : heuristic_names()) {
+    EXPECT_EQ(heuristic_named(name)->name(), name);
+    EXPECT_EQ(to_string(parse_heuristic(name)), name);
+  }
 }
 
 TEST(Heuristic, RefusesOtherNamesAndListsThem) {
@@ -64,6 +68,17 @@ TEST(Heuristic, RefusesOtherNamesAndListsThem) {
   } catch (const UsageError& error) {
     EXPECT_STREQ(error.what(),
                  "\"h_drt\" is not a heuristic: choose one of h_dtr, h_eq, h_up, h_local, lru, "
+                 "largest, random");
+  }
+}
+
+TEST(Heuristic, RefusesWhatIsNoEnumerator) {
+  try {
+    make_heuristic(static_cast<Heuristic>(7));
+    FAIL();
+  } catch (const UsageError& error) {
+    EXPECT_STREQ(error.what(),
+                 "heuristic 7 does not exist: choose one of h_dtr, h_eq, h_up, h_local, lru, "
                  "largest, random");
   }
 }

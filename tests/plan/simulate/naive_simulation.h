@@ -13,7 +13,7 @@ namespace reprise::plan {
 
 class NaiveSimulation {
  public:
-  NaiveSimulation(const Trace& trace, const Heuristic& heuristic, std::int64_t budget)
+  NaiveSimulation(const Trace& trace, const EvictionHeuristic& heuristic, std::int64_t budget)
       : trace_(trace),
         heuristic_(heuristic),
         budget_(budget),
@@ -228,7 +228,7 @@ class NaiveSimulation {
   }
 
   const Trace& trace_;
-  const Heuristic& heuristic_;
+  const EvictionHeuristic& heuristic_;
   std::int64_t budget_;
   std::vector<Value> values_;
   std::vector<bool> is_defined_;

@@ -2,6 +2,7 @@
 #include "plan/simulate/online_run.h"
 
 #include <gtest/gtest.h>
+#include "tests/plan/simulate/heuristics.h"
 
 namespace reprise::plan {
 namespace {
@@ -174,7 +175,7 @@ TEST(LeastBytes, IsTheFloorWhereCostsDoNotMatter) {
 
 TEST(LeastBytes, OfAStepThatDropsNothingIsItsPeak) {
   OnlineStep step = recorded_chain(3, 100);
-  step.smallest = 101;
+  step.min_bytes = 101;
   for (OnlineStep::Index i = 0; i < 3; ++i) {
     step.calls[i].beside = 100 * i;
     step.calls[5 - i].beside = 100 * (i + 1);

@@ -7,6 +7,7 @@
 
 #include <string>
 
+#include "tests/plan/simulate/heuristics.h"
 #include "tests/plan/simulate/naive_simulation.h"
 #include "tests/plan/trace/random_trace.h"
 #include "tests/plan/trace/testing.h"

@@ -22,7 +22,7 @@ StepTrace long_wait() {
 TEST(StepPlan, SaysWhatIsLoadedAndWhatThatCosts) {
   const StepPlan plan = planners::hindsight(
       long_wait(),
-      {.budget = Bytes(6000), .time_limit = {}, .moves = 500, .seed = 0, .store = {1e9}});
+      {.budget = Bytes(6000), .time_limit = {}, .store = {1e9}, .moves = 500, .seed = 0});
   ASSERT_TRUE(plan.fits);
   EXPECT_EQ(plan.runs, (std::vector<StepPlan::Run>{{0, 3, true}}));
   EXPECT_DOUBLE_EQ(plan.transfer.count(), 2e-6);

@@ -15,6 +15,7 @@
 #include "plan/step/hindsight.h"
 #include "plan/step/step_record.h"
 #include "plan/step/step_script.h"
+#include "tape/learning.h"
 #include "tests/plan/trace/testing.h"
 
 namespace reprise::plan {

@@ -32,11 +32,11 @@ struct BudgetCounts {
   std::int64_t peak;
 };
 
-// Begins a step in which tensors of `smallest` bytes and more may go; null where that fails.
-void* budget_open(std::int64_t limit, bool paranoid, bool verify, std::int64_t smallest) {
+// Begins a step in which tensors of `min_bytes` bytes and more may go; null where that fails.
+void* budget_open(std::int64_t limit, bool paranoid, bool verify, std::int64_t min_bytes) {
   try {
     return new ManagedStep(
-        limit, {.verify = verify, .paranoid = paranoid, .smallest = reprise::Bytes(smallest)});
+        limit, {.min_bytes = reprise::Bytes(min_bytes), .verify = verify, .paranoid = paranoid});
   } catch (const std::exception& caught) {
     error = caught.what();
     return nullptr;

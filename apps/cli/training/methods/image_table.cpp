@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "apps/cli/io/regular_file.h"
+#include "apps/cli/io/atomic_file.h"
 
 namespace reprise::app {
 
@@ -78,7 +78,7 @@ struct TableReader {
 }  // namespace
 
 ImageTable read_image_table(const std::string& file) {
-  const std::string text = read_regular_file(file, kTableRemedy);
+  const std::string text = read_file(file, kTableRemedy);
   TableReader reader{.file = file};
   for (std::size_t begin = 0; begin < text.size();) {
     const std::size_t end = std::min(text.find('\n', begin), text.size());

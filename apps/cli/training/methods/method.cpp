@@ -1,12 +1,12 @@
 #include "apps/cli/training/methods/method.h"
 
 #include <fmt/format.h>
+#include <reprise/budget.h>
 #include <reprise/checkpoint.h>
-#include <reprise/sequential.h>
 #include <reprise/error.h>
 #include <reprise/experimental/pgac.h>
 #include <reprise/memory.h>
-#include <reprise/budget.h>
+#include <reprise/sequential.h>
 #include <torch/nn/pimpl.h>
 
 #include <algorithm>
@@ -222,9 +222,9 @@ class TapeMethod final : public TrainingMethod {
     scope.finish();
     seconds.backward = watch.split();
     const StepReport report = budget_->report();
-    seconds.recompute = report.replay_seconds;
-    seconds.packing = report.pack_seconds;
-    seconds.tape = report.own_seconds;
+    seconds.recompute = report.replay_time.count();
+    seconds.packing = report.pack_time.count();
+    seconds.tape = report.own_time.count();
     return value;
   }
 
@@ -265,8 +265,8 @@ std::unique_ptr<TrainingMethod> make_method(const MethodOptions& options, const 
   if (name == "dtr" || name == "dtr-influence" || name == "budget") {
     BudgetOptions limits{.device = device};
     if (name != "budget") {
-      limits.heuristic = "h_dtr";
-      limits.learn = false;
+      limits.heuristic = Heuristic::kHDtr;
+      limits.plan_repeated_steps = false;
     }
     if (name == "dtr-influence") limits.weights = influence_weights();
     return std::make_unique<TapeMethod>(task, budget, std::move(limits));

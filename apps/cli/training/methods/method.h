@@ -67,8 +67,8 @@ void check_method(const MethodOptions& options);
 //
 // | q, alpha     | numbers, as PgacOptions has them                                        |
 // | gamma        | constant, linear or cosine (both from 1.5 to 0.5), learned              |
-// | fill, search | yes or no: PgacOptions::fills_budget and searches                       |
-// | far, error   | of pgac:lossy: LossyOptions::far and gradient_error                     |
+// | fill, search | yes or no: PgacOptions::fill_budget, exact_search                       |
+// | far, error   | of pgac:lossy: LossyOptions::int4_threshold and gradient_error          |
 PgacOptions pgac_options(const MethodOptions& options);
 
 // The names of the blocks, and of the head with the loss, which Pgac takes for a layer as well.

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <utility>
 
-#include "apps/cli/io/numbers.h"
+#include "apps/cli/io/option_group.h"
 #include "apps/cli/training/methods/method.h"
 
 namespace reprise::app {
@@ -40,11 +40,11 @@ bool is_pgac(const std::string& method) {
 
 PgacOptions named_pgac(const std::string& name) {
   PgacOptions options;
-  options.fills_budget = name != "pgac" && name != "pgac:lossy";
+  options.fill_budget = name != "pgac" && name != "pgac:lossy";
   if (name == "pgac:cost") options.ranking = PgacRanking::kCost;
   if (name == "pgac:product") options.ranking = PgacRanking::kInfluenceTimesCost;
   if (name == "random") options.ranking = PgacRanking::kRandom;
-  if (name == "pgac:lossy") options.lossy = LossyOptions{.minimum = kLeastParked};
+  if (name == "pgac:lossy") options.lossy = LossyOptions{.min_bytes = kLeastParked};
   return options;
 }
 
@@ -69,17 +69,17 @@ void set_parameter(PgacOptions& options, const std::string& method, const std::s
   if (name == "q") {
     options.quantile = number({0, 1});
   } else if (name == "alpha") {
-    options.alpha = number({.least = 0, .most = 1, .without_most = true});
+    options.alpha = number({0, 0.999999});
   } else if (name == "gamma") {
     options.gamma = named_gamma(method, value);
   } else if (name == "fill" && (value == "yes" || value == "no")) {
-    options.fills_budget = value == "yes";
+    options.fill_budget = value == "yes";
   } else if (name == "search" && (value == "yes" || value == "no")) {
-    options.searches = value == "yes";
+    options.exact_search = value == "yes";
   } else if (name == "far" && options.lossy) {
-    options.lossy->far = number({0, 1});
+    options.lossy->int4_threshold = number({0, 1});
   } else if (name == "error" && options.lossy) {
-    options.lossy->gradient_error = number({.least = 0, .most = 1e9, .without_least = true});
+    options.lossy->gradient_error = number({1e-9, 1e9});
   } else {
     throw UsageError(
         fmt::format("method '{}': '{}' is no parameter of it; choose of q=, alpha=, gamma=, "
@@ -129,7 +129,7 @@ PgacOptions pgac_options(const MethodOptions& of_method) {
     }
   }
   // A search leaves nothing to fill.
-  if (options.searches && !given.contains("fill")) options.fills_budget = false;
+  if (options.exact_search && !given.contains("fill")) options.fill_budget = false;
   options.steps = of_method.steps;
   options.seed = of_method.seed;
   if (options.lossy) options.lossy->seed = of_method.seed;

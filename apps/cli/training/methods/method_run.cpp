@@ -14,21 +14,20 @@
 #include <utility>
 #include <vector>
 
+#include "apps/cli/io/atomic_file.h"
 #include "apps/cli/io/figures.h"
 #include "apps/cli/io/interrupt.h"
-#include "apps/cli/io/new_file.h"
 #include "apps/cli/io/progress.h"
 #include "apps/cli/io/streams.h"
 #include "apps/cli/training/asked_budget.h"
 #include "apps/cli/training/device.h"
+#include "apps/cli/training/learning_rate.h"
 #include "apps/cli/training/memory_need.h"
 #include "apps/cli/training/methods/method.h"
 #include "apps/cli/training/methods/run_lines.h"
 #include "apps/cli/training/methods/task.h"
 #include "apps/cli/training/network.h"
-#include "apps/cli/training/schedule.h"
 #include "apps/cli/training/trainer.h"
-#include "apps/cli/training/training_need.h"
 
 namespace reprise::app {
 
@@ -61,7 +60,7 @@ Bytes plain_peak_above(const Task& task, c10::Device device) {
 RunBudget budget_of(const TrainOptions& options, const Task& task, c10::Device device) {
   RunBudget budget;
   if (!options.budget) return budget;
-  const AskedBudget asked = AskedBudget::parse("--budget", *options.budget);
+  const AskedBudget& asked = *options.budget;
   const Bytes moments = moment_bytes(*task.module);
   Bytes plain;
   if (asked.is_share()) plain = plain_peak_above(task, device);
@@ -80,7 +79,7 @@ class TrainedRun {
       : options_(options),
         task_(task),
         device_(device),
-        schedule_{options.learning_rate, *options.warmup, options.steps},
+        learning_rate_{options.learning_rate, *options.warmup, options.steps},
         optimizer_(make_optimizer(*task.module, options)),
         method_(make_method({.name = run.method,
                              .steps = options.steps,
@@ -122,7 +121,7 @@ class TrainedRun {
         options_.clip > 0 ? options_.clip : std::numeric_limits<double>::infinity();
     torch::nn::utils::clip_grad_norm_(task_.module->parameters(), bound);
     for (auto& group : optimizer_.param_groups()) {
-      group.options().set_lr(schedule_.learning_rate(done_));
+      group.options().set_lr(learning_rate_.at_step(done_));
     }
     optimizer_.step();
     task_.module->zero_grad();
@@ -131,7 +130,7 @@ class TrainedRun {
   const TrainOptions& options_;
   const Task& task_;
   c10::Device device_;
-  Schedule schedule_;
+  LearningRate learning_rate_;
   torch::optim::AdamW optimizer_;
   std::unique_ptr<TrainingMethod> method_;
   std::int64_t done_ = 0;
@@ -150,7 +149,7 @@ class Log {
   }
 
  private:
-  std::optional<NewFile> file_;
+  std::optional<AtomicFile> file_;
 };
 
 void print_configuration(const TrainOptions& options, const MethodRun& run, const Task& task,

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "apps/cli/commands/options.h"
+#include "apps/cli/training/train_options.h"
 
 namespace reprise::app {
 

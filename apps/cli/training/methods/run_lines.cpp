@@ -48,7 +48,7 @@ nlohmann::json bytes_or_null(Bytes bytes) {
 nlohmann::ordered_json options_of(const TrainOptions& options, const MethodRun& run) {
   nlohmann::ordered_json all = {{"model", options.model},
                                 {"method", run.method},
-                                {"budget", options.budget.value_or("")},
+                                {"budget", options.budget ? options.budget->text() : ""},
                                 {"layers", options.gpt.layers},
                                 {"width", options.gpt.width},
                                 {"heads", options.gpt.heads}};

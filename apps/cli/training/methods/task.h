@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "apps/cli/commands/options.h"
+#include "apps/cli/training/train_options.h"
 #include "models/strategy.h"
 
 namespace reprise::app {

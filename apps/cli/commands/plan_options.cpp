@@ -1,0 +1,154 @@
+#include "apps/cli/commands/plan_options.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <reprise/error.h>
+#include <reprise/planners.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "apps/cli/compare/compare_options.h"
+#include "apps/cli/io/atomic_file.h"
+
+namespace reprise::app {
+
+namespace {
+
+constexpr const char* kBudgetsOfChains = "100%,75%,50%,35%,25%";
+constexpr const char* kBudgetsOfSteps = "80%,50%,30%,20%";
+
+// Refuses options of a model or a machine beside a file, which has its own figures.
+void refuse_model_with_file(const PlanOptions& options) {
+  if (!options.chain_out.empty()) {
+    throw UsageError("--chain-out is for a chain that is measured: leave it out, or FILE");
+  }
+  RunOptions untouched;
+  check_run(untouched);
+  // The search for a step's plan draws by the seed.
+  if (options.is_trace) untouched.seed = options.seed;
+  const nlohmann::json given = describe(static_cast<const RunOptions&>(options));
+  const nlohmann::json usual = describe(untouched);
+  for (const auto& [name, value] : usual.items()) {
+    if (given.at(name) == value) continue;
+    throw UsageError(fmt::format(
+        "--{} has no effect with FILE, which has its figures: leave one of them out", name));
+  }
+  if (options.device != untouched.device || options.threads != untouched.threads) {
+    throw UsageError("--device and --threads have no effect with FILE: leave them out");
+  }
+}
+
+// Judged by the beginning of the file: compressed, or with a step's first event or the name of its
+// format. Reading it later says more.
+bool is_step_trace(const std::string& path) {
+  std::error_code error;
+  if (path.empty() || !std::filesystem::is_regular_file(path, error)) return false;
+  std::string begin(4096, '\0');
+  std::ifstream file(path, std::ios::binary);
+  file.read(begin.data(), static_cast<std::streamsize>(begin.size()));
+  begin.resize(static_cast<std::size_t>(file.gcount()));
+  const auto has = [&](const char* text) { return begin.find(text) != std::string::npos; };
+  return begin.starts_with("\x1f\x8b") || has("\"INSTRUCTION\"") || has("\"reprise step\"");
+}
+
+void check_trace(PlanOptions& options) {
+  if (options.planners.empty()) options.planners = {"hindsight"};
+  for (const std::string& planner : options.planners) {
+    if (!is_step_planner(planner)) {
+      throw UsageError(fmt::format(
+          "--planner is '{}', which plans no step's trace: choose hindsight or ilp", planner));
+    }
+    check_planner("--planner", planner);
+  }
+  if (options.budgets.empty()) options.budgets = planned_budgets(kBudgetsOfSteps);
+  if (!options.picture.empty() || !options.schedule_out.empty()) {
+    throw UsageError(
+        "--picture and --schedule-out are for chains: with a step's trace --json has the plan");
+  }
+  refuse_model_with_file(options);
+}
+
+void check_chain(PlanOptions& options) {
+  const PlanOptions usual;
+  if (options.seconds != usual.seconds || options.moves != usual.moves) {
+    throw UsageError(
+        "--seconds and --moves are for hindsight, which plans a step's trace: leave them out");
+  }
+  if (options.planners.empty()) options.planners = {"rotor"};
+  const bool offloads = std::ranges::count(options.planners, kOffloadPlanner) > 0;
+  if (offloads != (options.store_bandwidth > 0)) {
+    throw UsageError(
+        offloads
+            ? "--planner rotor_offload needs the rate of a store: add --store-bandwidth, such as "
+              "2e9 for 2 GB a second"
+            : "--store-bandwidth has no effect on these planners: add rotor_offload to --planner, "
+              "or leave it out");
+  }
+  for (const std::string& planner : options.planners) {
+    if (planner != kOffloadPlanner) planner_named(planner);
+  }
+  if (options.budgets.empty()) options.budgets = planned_budgets(kBudgetsOfChains);
+}
+
+void check_files(const PlanOptions& options) {
+  const bool is_one = options.planners.size() == 1 && options.budgets.size() == 1;
+  const Place picture = {"--picture", options.picture},
+              schedule = {"--schedule-out", options.schedule_out};
+  for (const Place& each : {picture, schedule}) {
+    if (is_one || each.path.empty()) continue;
+    throw UsageError(
+        fmt::format("{} holds one schedule: give one --planner and one --budget", each.option));
+  }
+  refuse_overlaps({{"--chain-out", options.chain_out}, picture, schedule},
+                  {{"FILE", options.file}});
+}
+
+}  // namespace
+
+void bind(CLI::App& command, PlanOptions& options) {
+  OptionGroup input(command, "Chain or step");
+  input.path("FILE", "PATH", options.file,
+             "a chain's seconds and bytes as JSON (docs/planning.md), or a step's\n"
+             "operators as `reprise simulate` reads them; default: the blocks of a\n"
+             "model are measured, one by one");
+  OptionGroup planning(command, "Planning");
+  planning.names(
+      "--planner", options.planners, "rotor",
+      fmt::format("for chains, with commas between: {},\nrotor_offload; for steps: hindsight, ilp",
+                  fmt::join(planner_names(), ", ")));
+  planning.list("--budget", options.budgets, AskedBudget::parse_planned, kBudgetsOfChains,
+                "for activations, temporaries and gradients, with commas between: shares\n"
+                "of the plain step's (0.5, 50%), or bytes (400MB, 8GiB)");
+  planning.real("--seconds", options.seconds, {0.01, 1e6},
+                "for the search of a step's plan, at each budget");
+  planning.whole("--moves", options.moves, {0, kMostSteps},
+                 "for hindsight's search instead, whose plan is then the same each time;\n"
+                 "0: --seconds decides");
+  planning.real("--store-bandwidth", options.store_bandwidth, {0, 1e15},
+                "bytes a second, each way, of a store that rotor_offload, hindsight and\n"
+                "ilp may park values in; transfers are waited for; 0: no store");
+  bind_model(command, options);
+  bind_data(command, options, /*has_text=*/false);
+  OptionGroup files(command, "Files");
+  files.path("--picture", "FILE", options.picture, "draw the schedule to it as SVG");
+  files.path("--schedule-out", "FILE", options.schedule_out,
+             "write the schedule to it as JSON, for checkpoint_sequential()");
+  files.path("--chain-out", "FILE", options.chain_out,
+             "write the measured chain to it as JSON, to plan from it again");
+  bind_machine(command, options);
+}
+
+void check(PlanOptions& options) {
+  check_run(options);
+  options.is_trace = is_step_trace(options.file);
+  if (options.is_trace) return check_trace(options);
+  check_chain(options);
+  check_files(options);
+  if (!options.file.empty()) refuse_model_with_file(options);
+}
+
+}  // namespace reprise::app
