@@ -99,6 +99,13 @@ struct BegunCall {
     if (logged && tape.log) tape.log->end(*logged);
     logged.reset();
   }
+  // Counts the tape's time since the call was intercepted, without the `seconds` of its operator. An
+  // accelerator is only given its work, so nothing is counted there.
+  void count_own(double seconds) const {
+    if (tape.device_side() == nullptr) {
+      tape.report.own_time += Seconds(Tape::now() - entered - seconds);
+    }
+  }
   void unpin() {
     for (Value* value : pinned) tape.unpin(*value);
     pinned.clear();

@@ -53,7 +53,7 @@ void Recorder::pass_by(OperatorCall& call, libtorch::CallForm& form, BegunCall& 
   std::optional<CallMeter> meter;
   if (tape_.log || (is_told && tape_.takes_notes())) meter.emplace(tape_, begun.read());
   ++tape_.report.operators;
-  if (tape_.device_side() == nullptr) tape_.report.own_time += Seconds(Tape::now() - begun.entered);
+  begun.count_own(0);
   lock.unlock();
   call.proceed();
   libtorch::visit_arguments(call.results(), [&](const at::Tensor& tensor, std::size_t, int) {

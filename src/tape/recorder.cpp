@@ -392,10 +392,7 @@ void Recorder::intercept(OperatorCall& call) {
   if (options_.paranoid) {
     tape_.drop_all();
   }
-  // An accelerator is only given the work, so its operators' seconds are none of this thread's.
-  if (tape_.device_side() == nullptr) {
-    tape_.report.own_time += Seconds(Tape::now() - begun.entered - seconds);
-  }
+  begun.count_own(seconds);
 }
 
 }  // namespace reprise::tape

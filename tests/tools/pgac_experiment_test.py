@@ -1,8 +1,10 @@
 """tools/pgac_experiment: statistics on numbers whose results are known, verdicts on logs made up for them, and the whole of it on
 a program that is quick. Skipped where its packages are not installed."""
 
+import contextlib
 import importlib
 import importlib.util
+import io
 import json
 import math
 import os
@@ -44,11 +46,12 @@ if method == "dtr" and given["--model"] == "bert":
 slow = {{"none": 0.0, "uniform": 0.2}}.get(method, 0.05)
 lines = [dict(kind="run", version="0.0.0", libtorch="0", machine=dict(processor="p", cores=2, threads=1, device="cpu"), seed=seed,
               options={{}}, model="M", data="D", fingerprint="f", units="tokens", layers=["b", "head"], exact=True,
-              budget_bytes=None if method == "none" else 1000, live_before_step_bytes=None if method == "none" else 1, plain_peak_bytes=None)]
+              budget_bytes=None if method == "none" else 1000, live_before_step_bytes=None if method == "none" else 1)]
 for step in range(1, steps + 1):
     one = 1 + slow + seed * 1e-3
     line = dict(kind="step", step=step, loss=4 - 0.1 * step, seconds=one, forward_seconds=0.3, backward_seconds=one - 0.4,
-                recompute_seconds=slow * (1 + seed * 1e-3), packing_seconds=0.0, tape_seconds=0.0, peak_bytes=900, live_bytes=1, units=10)
+                recompute_seconds=slow * (1 + seed * 1e-3), packing_seconds=0.0, tape_seconds=0.0, peak_bytes=900, live_bytes=1,
+                units=10)
     if method.startswith("pgac"):
         line.update(wanted="10", mask="01", by_search=True, scores=[1, 2], averages=[1, None], gamma=1, threshold=None)
     lines.append(line)
@@ -130,7 +133,8 @@ class Experiment(unittest.TestCase):
         return ["--quick", "--out", str(self.out), "--program", str(self.program), "--models", "gpt,bert", *more]
 
     def run_all(self, *more):
-        self.assertEqual(run.main(self.words("--methods", "none uniform dtr pgac:influence", *more)), 0)
+        with contextlib.redirect_stdout(io.StringIO()):
+            self.assertEqual(run.main(self.words("--methods", "none uniform dtr pgac:influence", *more)), 0)
         return (self.out / "report.md").read_text()
 
     def test_an_experiment_is_run_judged_and_taken_up_again(self):
@@ -169,7 +173,10 @@ class Experiment(unittest.TestCase):
         runs.keep_settings(self.out / "settings.json", plan.settings(run.arguments(self.words("--steps", "9"))), "reprise 1")
         with self.assertRaisesRegex(errors.ExperimentError, "holds another experiment: its version is reprise 1"):
             run.run(self.words("--steps", "9"))
-        self.assertEqual(run.main(self.words("--methods", "none")), 2)
+        said = io.StringIO()
+        with contextlib.redirect_stderr(said):
+            self.assertEqual(run.main(self.words("--methods", "none")), 2)
+        self.assertRegex(said.getvalue(), r"\Arun.py: .*; give another --out\n\Z")
 
     def test_what_cannot_work_is_one_clear_error(self):
         for words, text in ((["--models", "llama"], "--models names 'llama'"), (["--seeds", "0"], "--seeds is 0"),

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import pathlib
 
 import pandas
 
@@ -43,7 +42,8 @@ def read(out):
     if not runs:
         raise ExperimentError(f"{out} has no complete run; run the same command without --report-only")
     table = pandas.DataFrame(steps)
-    return Logs(json.loads(settings_file.read_text(encoding="utf-8")), with_steps(pandas.DataFrame(runs), table), table, failures)
+    settings = json.loads(settings_file.read_text(encoding="utf-8"))
+    return Logs(settings, with_steps(pandas.DataFrame(runs), table), table, failures)
 
 
 def key_of(folder):
@@ -52,15 +52,13 @@ def key_of(folder):
 
 
 def lines_of(file):
+    """Nothing for a log whose last line was cut, since its run is not complete."""
     if not file.exists():
         return []
-    lines = []
-    for number, text in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
-        try:
-            lines.append(json.loads(text))
-        except json.JSONDecodeError:
-            raise ExperimentError(f"{file}:{number}: no JSON; remove {pathlib.Path(file).parent}, and the run is made again") from None
-    return lines
+    try:
+        return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    except json.JSONDecodeError:
+        return []
 
 
 def head_of(head):
@@ -74,14 +72,12 @@ def end_of(end):
 
 
 def with_steps(runs, steps):
-    """The runs with figures over their timed steps: means of seconds, units a second. Bytes are those above what is live before a
-    step, which is the same for all methods: the most that a step of the run adds, and what it may add."""
-    timed = steps[steps["step"] > STEPS_NOT_TIMED]
-    seconds = ["seconds", "forward_seconds", "backward_seconds", *OVERHEAD]
-    figures = timed.groupby(KEY)[seconds].mean()
-    figures["overhead_seconds"] = figures[OVERHEAD].sum(axis=1)
-    totals = timed.groupby(KEY)[["units", "seconds"]].sum()
-    figures["units_a_second"] = totals["units"] / totals["seconds"]
-    above = steps.assign(peak_bytes=steps["peak_bytes"] - steps["live_bytes"])
-    figures["peak_bytes"] = above.groupby(KEY)["peak_bytes"].max()
+    """The runs with figures over their timed steps. Seconds are medians, since another program may interrupt a step. Bytes are
+    those above what is live before a step: the most that a step of the run adds."""
+    seconds = ["seconds", "forward_seconds", "backward_seconds", *OVERHEAD, "overhead_seconds"]
+    steps = steps.assign(overhead_seconds=steps[OVERHEAD].sum(axis=1), peak_bytes=steps["peak_bytes"] - steps["live_bytes"])
+    timed = steps[steps["step"] > STEPS_NOT_TIMED].groupby(KEY)
+    figures = timed[seconds].median()
+    figures["units_a_second"] = timed["units"].median() / figures["seconds"]
+    figures["peak_bytes"] = steps.groupby(KEY)["peak_bytes"].max()
     return runs.merge(figures.reset_index(), on=KEY)

@@ -51,7 +51,8 @@ def frontier(logs, model, methods):
 
 def parts(logs, model, methods):
     figure, axes = pyplot.subplots(figsize=(6, 0.3 * len(methods) + 1))
-    means = [of(logs.runs, model, method)[["forward_seconds", "backward_seconds", *PARTS, "seconds"]].mean() * 1e3 for method in methods]
+    columns = ["forward_seconds", "backward_seconds", *PARTS, "seconds"]
+    means = [of(logs.runs, model, method)[columns].mean() * 1e3 for method in methods]
     both = numpy.array([mean["forward_seconds"] + mean["backward_seconds"] for mean in means])
     overhead = [numpy.array([mean[part] for mean in means]) for part in PARTS]
     bars = [("forward and backward, the rest", both - sum(overhead)),
@@ -93,7 +94,8 @@ def masks(logs, model, method):
     figure, both = pyplot.subplots(2, 1, figsize=(6, 3.4), sharex=True)
     for axes, column in zip(both, ("wanted", "mask")):
         kept = numpy.array([[int(digit) for digit in mask] for mask in one[column]]).T
-        axes.imshow(kept, aspect="auto", cmap="Greys", vmin=0, vmax=1, interpolation="nearest", extent=(0.5, len(one) + 0.5, len(kept) - 0.5, -0.5))
+        axes.imshow(kept, aspect="auto", cmap="Greys", vmin=0, vmax=1, interpolation="nearest",
+                    extent=(0.5, len(one) + 0.5, len(kept) - 0.5, -0.5))
         axes.set_ylabel("wanted" if column == "wanted" else "run")
     both[-1].set_xlabel("step (black: the layer is kept)")
     return figure

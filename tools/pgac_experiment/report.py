@@ -26,10 +26,12 @@ def opening(logs, command):
     machine = first["machine"]
     yield "# PGAC and its baselines"
     yield f"`{command}`, by reprise {first['version']} (LibTorch {first['libtorch']}): {len(logs.runs)} complete runs."
+    budget = logs.settings["budget"]
     settings = [f"- machine: {machine['processor'] or 'unknown processor'}, {machine['cores']} cores; {machine['threads']} "
-                f"thread(s) on {machine['device']}", f"- budget: {logs.settings['budget']} of the plain training step's peak"
-                if logs.settings["budget"].endswith("%") else f"- budget: {logs.settings['budget']}",
-                f"- steps: {logs.settings['steps']} from each of {logs.settings['seeds']} seeds; the first step's time does not count"]
+                f"thread(s) on {machine['device']}",
+                f"- budget: {budget}" + (" of the plain training step's peak" if budget.endswith("%") else ""),
+                f"- steps: {logs.settings['steps']} from each of {logs.settings['seeds']} seeds; the first step's time does not "
+                "count"]
     for model in logs.settings["models"]:
         rows = logs.runs[logs.runs["model"] == model]
         if len(rows):

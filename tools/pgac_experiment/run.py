@@ -42,7 +42,8 @@ def arguments(words):
     parser.add_argument("--seeds", type=int, help="runs of each method; 4, or 3 with --quick")
     parser.add_argument("--steps", type=int, help="of each run; 50, or 8 with --quick")
     parser.add_argument("--budget", default="70%", help="as `reprise train --budget`; 70%% of the plain step's peak")
-    parser.add_argument("--text", type=pathlib.Path, action="append", help="text for bert and gpt; else topics of Python's documentation")
+    parser.add_argument("--text", type=pathlib.Path, action="append",
+                        help="text for bert and gpt; else topics of Python's documentation")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads of each run")
     parser.add_argument("--program", type=pathlib.Path, default=ROOT / "build/release/bin/reprise", help="the program reprise")
     parser.add_argument("--report-only", action="store_true", help="run nothing, and report what is there")

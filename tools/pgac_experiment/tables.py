@@ -117,5 +117,5 @@ def failures(logs):
     seeds = {}
     for model, method, seed, why in logs.failures:
         seeds.setdefault((model, method), []).append((seed, why))
-    return markdown([{"model": model, "method": f"`{method}`", "seeds": ", ".join(str(seed) for seed, _ in found), "why": found[0][1]}
-                     for (model, method), found in seeds.items()])
+    return markdown([{"model": model, "method": f"`{method}`", "seeds": ", ".join(str(seed) for seed, _ in found),
+                      "why": found[0][1]} for (model, method), found in seeds.items()])

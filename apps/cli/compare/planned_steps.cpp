@@ -34,7 +34,7 @@ void profile(Network& network, const Batch& batch, PlannedSteps& planned) {
     planned.chain.stages[i].name = fmt::format("block {}", i);
   }
   planned.chain.stages.back().name = "head and loss";
-  const ScheduleCost plain = check(planned.chain, planners::keep_all(planned.chain));
+  const ScheduleCost plain = evaluate(planned.chain, planners::keep_all(planned.chain));
   planned.plain_peak = plain.peak + planned.around;
   planned.plain_seconds = plain.time.count();
 }
@@ -48,7 +48,7 @@ void plan_chain(const PlannedSteps& planned, PlannedStep& step) {
     step.failure = error.what();
     return;
   }
-  const ScheduleCost cost = check(planned.chain, *step.schedule);
+  const ScheduleCost cost = evaluate(planned.chain, *step.schedule);
   step.fits = true;
   step.peak = cost.peak + planned.around;
   step.ratio = cost.time.count() / planned.plain_seconds;

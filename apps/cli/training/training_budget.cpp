@@ -25,7 +25,8 @@ MemoryBudget& TrainingBudget::of_step(bool verified, std::shared_ptr<BudgetObser
 }
 
 std::string TrainingBudget::describe() const {
-  return fmt::format("{}; heuristic {}{}", asked_.describe(live_, measured_), options_.heuristic,
+  return fmt::format("{}; heuristic {}{}", asked_.describe(live_, measured_),
+                     to_string(options_.heuristic),
                      options_.verify ? ", what is made again is verified" : "");
 }
 

@@ -208,7 +208,7 @@ void expect_layers(const Chain& chain, const Schedule& schedule) {
 
 }  // namespace
 
-ScheduleCost check(const Chain& chain, const Schedule& schedule, const TransferRate& store) {
+ScheduleCost evaluate(const Chain& chain, const Schedule& schedule, const TransferRate& store) {
   chain.check();
   expect_layers(chain, schedule);
   plan::ChainWalk walk(chain, store);

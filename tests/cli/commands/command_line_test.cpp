@@ -108,7 +108,7 @@ TEST(CommandLine, RefusesEmptyPaths) {
 }
 
 TEST(CommandLine, RefusesUnknownChoicesAndListsTheKnown) {
-  expect_refusal(words("train --model bert"), "--model is 'bert': choose one of gpt");
+  expect_refusal(words("compare --model bert"), "--model is 'bert': choose one of gpt");
   expect_refusal(words("train --attention slow"),
                  "--attention is 'slow': choose one of fused, unfused");
   expect_refusal(words("train --determinism all"),

@@ -19,6 +19,7 @@ namespace {
 using nlohmann::json;
 using testing::Contains;
 using testing::HasSubstr;
+using testing::Not;
 
 std::int64_t above(const json& line, const char* all, const char* live) {
   return line.at(all).get<std::int64_t>() - line.at(live).get<std::int64_t>();
@@ -64,7 +65,9 @@ TEST_F(TrainMethod, ExactMethodsLearnTheSameAndTheLossyOneIsSaidNotToBeExact) {
   for (const std::string& method : training_methods()) {
     const std::string budget = needs_budget(method) ? " --budget 75%" : "";
     const json found = result_of("gpt", "--method " + method + budget);
-    if (is_exact(method)) EXPECT_EQ(found.at("weights_xxh3"), plain.at("weights_xxh3")) << method;
+    if (is_exact(method)) {
+      EXPECT_EQ(found.at("weights_xxh3"), plain.at("weights_xxh3")) << method;
+    }
     EXPECT_EQ(is_exact(method), method != "pgac:lossy");
   }
 }
@@ -146,18 +149,24 @@ TEST_F(TrainMethod, TheLogTellsTheWantedMaskTheOneThatWasRunAndASearch) {
     EXPECT_TRUE(step.at("by_search").is_boolean());
     EXPECT_EQ(step.at("scores").size(), 6u);
   }
+  // The first step wants everything, before there is a score.
+  EXPECT_EQ(lines.at(1).at("wanted"), "111111");
   const auto searched = log_of("gpt", "--method pgac:cost,search=yes --budget 70%");
   EXPECT_EQ(steps_of(searched).back().at("by_search"), true);
 }
 
-TEST_F(TrainMethod, ABudgetThatIsTooSmallEndsWithCode4AndLeavesNoLog) {
+TEST_F(TrainMethod, ABudgetThatIsTooSmallEndsWithCode4AndALogWithoutSteps) {
   for (const std::string method : {"uniform", "dtr", "pgac"}) {
-    const Finished done = run_here(
-        command("gpt", "--budget +1kB --log " + folder_ / "none.jsonl" + " --method " + method));
+    const std::string log = folder_ / (method + ".jsonl");
+    const Finished done =
+        run_here(command("gpt", "--budget +1kB --method " + method + " --log " + log));
     EXPECT_EQ(done.exit_code, 4) << method;
     EXPECT_THAT(done.err, HasSubstr("budget")) << method;
+    EXPECT_THAT(done.err, Not(HasSubstr("reprise frontier"))) << method;
+    if (std::filesystem::exists(log)) {
+      EXPECT_EQ(lines_of(log).back().at("kind"), "run");
+    }
   }
-  EXPECT_FALSE(std::filesystem::exists(folder_ / "none.jsonl"));
 }
 
 TEST_F(TrainMethod, CtrlCEndsTheLogWithTheLastWholeStep) {

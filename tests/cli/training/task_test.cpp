@@ -28,7 +28,8 @@ class TrainTask : public testing::Test {
   }
 
   TaskOptions options_of(const std::string& model) const {
-    TaskOptions options{.patch = 1};
+    TaskOptions options;
+    options.patch = 1;
     options.run.model = model;
     options.run.gpt = {
         .layers = 2, .width = 16, .heads = 2, .context = 40, .fused_attention = false};

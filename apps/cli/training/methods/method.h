@@ -45,7 +45,7 @@ class TrainingMethod {
   virtual double step(const TaskBatch& batch, StepSeconds& seconds) = 0;
   // After each step, numbered from 0.
   virtual void observe(std::int64_t /*step*/) {}
-  // Only Pgac's methods have one, after observe().
+  // Only Pgac's methods have one, after the first step.
   virtual std::optional<PgacReport> report() const { return std::nullopt; }
 };
 

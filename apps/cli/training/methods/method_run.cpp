@@ -106,11 +106,14 @@ class TrainedRun {
       throw Error(fmt::format("the loss is {} at step {}; try a smaller --lr or a longer --warmup",
                               line.loss, line.step));
     }
+    // observe() replaces the mask that this step was to run with by that of the next one.
+    const std::optional<PgacReport> ran = method_->report();
     method_->observe(done_);
     update();
     synchronize(device_);
     line.whole = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     line.pgac = method_->report();
+    if (ran) line.pgac->wanted = ran->wanted;
     ++done_;
     return line;
   }

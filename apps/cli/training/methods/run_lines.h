@@ -28,8 +28,8 @@ struct StepLine {
   double whole = 0;  // seconds of the step with the optimizer
   StepSeconds seconds;
   std::int64_t units = 0;
-  Bytes live, peak;  // before forward; the most during forward and backward
-  std::optional<PgacReport> pgac;
+  Bytes live, peak;                // before forward; the most during forward and backward
+  std::optional<PgacReport> pgac;  // after the step; `wanted` is for the step itself
 };
 
 struct RunEnd {
