@@ -1,7 +1,6 @@
 #include "apps/cli/commands/train_model_options.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <reprise/error.h>
 
 #include <algorithm>
@@ -75,8 +74,7 @@ void bind(CLI::App& command, TrainModelOptions& options) {
                fmt::format("the method that fits a step into --budget, on any model:\n{}.\n"
                            "The PGAC methods take parameters, as in pgac,q=0.25,alpha=0.5 (also\n"
                            "gamma, fill, search, far, error)",
-                           fmt::join(training_methods(), ", "))
-                   .c_str());
+                           in_lines(training_methods())));
   methods.path("--log", "FILE", options.log,
                "write one JSON object a step to it: seconds of forward, backward,\n"
                "recomputation, packing and the tape, peak bytes, loss, masks");

@@ -183,12 +183,11 @@ void write_sealed(const fs::path& path, std::string_view contents) {
   replace_file(path, {{reinterpret_cast<const char*>(&seal), sizeof seal}, contents});
 }
 
-std::string read_sealed(const fs::path& path, const std::string& remedy) {
-  std::string bytes = read_file(path, remedy.empty() ? "choose another --checkpoint-dir" : remedy);
+std::string read_sealed(const fs::path& path) {
+  std::string bytes = read_file(path, "choose another --checkpoint-dir");
   const auto refuse = [&](const std::string& reason) {
     throw UsageError(
-        fmt::format("{} {}; {}", path.string(), reason,
-                    remedy.empty() ? "restore it or start anew in another folder" : remedy));
+        fmt::format("{} {}; restore it or start anew in another folder", path.string(), reason));
   };
   Seal found;
   if (bytes.size() < sizeof found || !bytes.starts_with(kMagic)) {

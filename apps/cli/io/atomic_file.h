@@ -52,9 +52,9 @@ void replace_file(const std::filesystem::path& path, std::initializer_list<std::
 
 // replace_file() with the seal in front of the contents.
 void write_sealed(const std::filesystem::path& path, std::string_view contents);
-// Throws UsageError, ending in `remedy`, if the file cannot be read, has no seal, is cut short or
-// is changed. An empty remedy is that of a checkpoint.
-std::string read_sealed(const std::filesystem::path& path, const std::string& remedy = "");
+// Throws UsageError, with the remedies of a checkpoint, if the file cannot be read, has no seal, is
+// cut short or is changed.
+std::string read_sealed(const std::filesystem::path& path);
 
 // Whether there is a file. Throws UsageError, ending in `remedy`, if something else is there or
 // nobody can tell.

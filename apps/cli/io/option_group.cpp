@@ -23,6 +23,10 @@ std::optional<T> number_in(std::string_view text, T least, T most) {
 
 std::string path_of(const char* option, const std::string& text) {
   if (text.empty()) throw UsageError(fmt::format("{} is empty: give a path", option));
+  if (text.starts_with("--")) {
+    throw UsageError(fmt::format(
+        "{} is '{}', which looks like an option: give a path, such as ./{}", option, text, text));
+  }
   return text;
 }
 

@@ -75,11 +75,11 @@ void bind_machine(CLI::App& command, RunOptions& options) {
   bind_threads(machine, options.threads);
 }
 
-std::string strategy_list() {
+std::string in_lines(const std::vector<std::string>& names) {
   constexpr std::size_t kColumns = 60;
   std::string list;
   std::size_t line = 0;
-  for (const std::string& choice : models::Strategy::choices()) {
+  for (const std::string& choice : names) {
     const bool wraps = line + choice.size() + 3 > kColumns;
     list += list.empty() ? "" : wraps ? ",\n" : ", ";
     line = wraps ? choice.size() : line + choice.size() + 2;
@@ -87,6 +87,8 @@ std::string strategy_list() {
   }
   return list;
 }
+
+std::string strategy_list() { return in_lines(models::Strategy::choices()); }
 
 void bind_regions(OptionGroup& group, RunOptions& options) {
   group.flag("--reentrant", options.reentrant, "use the reentrant variant of checkpointing");

@@ -47,7 +47,8 @@ void bind_machine(CLI::App& command, RunOptions& options);
 void bind_threads(OptionGroup& group, int& threads);
 void bind_regions(OptionGroup& group, RunOptions& options);
 void bind_budget(OptionGroup& group, RunOptions& options);
-// The strategies for a help text, in lines that fit beside the options.
+// Names for a help text, in lines that fit beside the options.
+std::string in_lines(const std::vector<std::string>& names);
 std::string strategy_list();
 
 void check_choice(const char* option, const std::string& value,

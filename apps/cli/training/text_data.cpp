@@ -36,6 +36,10 @@ constexpr std::size_t kValidationShare = 10;
   throw UsageError(fmt::format("cannot read {}: {}; {}", path.string(), error.message(), remedy));
 }
 
+bool looks_binary(std::string_view bytes) {
+  return bytes.substr(0, 8000).find('\0') != std::string_view::npos;
+}
+
 bool is_hidden(const fs::path& path) { return path.filename().string().starts_with('.'); }
 
 // Build trees and virtual environments hold text that nobody wrote.
@@ -130,13 +134,8 @@ std::string default_folder() {
 
 }  // namespace
 
-bool looks_binary(std::string_view bytes) {
-  return bytes.substr(0, 8000).find('\0') != std::string_view::npos;
-}
-
-TextData load_text(const std::vector<std::string>& paths, const Paths& left_out,
-                   const std::string& option) {
-  const std::string remedy = "give text files with " + option;
+TextData load_text(const std::vector<std::string>& paths, const Paths& left_out) {
+  const std::string remedy = "give text files with --data";
   const std::vector<std::string> sources = paths.empty() ? std::vector{default_folder()} : paths;
   TextData data;
   std::string all;
@@ -156,8 +155,8 @@ TextData load_text(const std::vector<std::string>& paths, const Paths& left_out,
   if (all.empty()) {
     throw UsageError(fmt::format(
         "no text in {} (of a folder, files such as .txt, .md or .cpp count); name text files "
-        "themselves with {}",
-        named, option));
+        "themselves with --data",
+        named));
   }
   data.origin = data.files == 1 ? named : fmt::format("{} files of {}", data.files, named);
   data.fingerprint = XXH3_64bits(all.data(), all.size());

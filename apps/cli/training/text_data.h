@@ -22,20 +22,16 @@ struct TextData {
 };
 
 // Reads the named files and folders; none named: the text files of this repository where it was
-// built, or else of the current folder. Of a folder, files whose extension is known as one of prose
-// or source code; without an extension, scripts and files named as README and LICENSE are. Leaves
-// out of folders the files and folders `left_out`. Links to folders and what cannot be looked at
-// are passed over inside folders. `option`: the one that paths are given with, for the texts of
-// errors. Throws UsageError, naming the path, for what is missing, unreadable, no regular file,
+// built, or else of the current folder. Of a folder, it takes files whose extension is known as one
+// of prose or source code; without an extension, scripts and files named as README and LICENSE are.
+// It leaves out of folders the files and folders `left_out`, links to folders, and what cannot be
+// looked at. Throws UsageError, naming the path, for what is missing, unreadable, no regular file,
 // binary (a NUL byte among the first 8000, as git decides) or without any text.
 TextData load_text(const std::vector<std::string>& paths,
-                   const std::vector<std::filesystem::path>& left_out = {},
-                   const std::string& option = "--data");
+                   const std::vector<std::filesystem::path>& left_out = {});
 
 // Throws UsageError, naming the size that is needed, unless both parts hold a sequence of `context`
 // tokens and its target.
 void check_context(const TextData& data, std::int64_t context);
-
-bool looks_binary(std::string_view bytes);
 
 }  // namespace reprise::app

@@ -45,13 +45,12 @@ void read_generators(torch::serialize::InputArchive& archive, c10::Device device
   }
 }
 
-void replace_checkpoint(const fs::path& folder, std::string_view bytes, const std::string& remedy) {
+void replace_checkpoint(const fs::path& folder, std::string_view bytes) {
   const fs::path file = training_checkpoint_file(folder);
   try {
     write_sealed(file, bytes);
   } catch (const Error& error) {
     std::error_code ignored;
-    if (!remedy.empty()) throw Error(fmt::format("{}; {}", error.what(), remedy));
     throw Error(fmt::format("{}; {}free space or choose another --checkpoint-dir", error.what(),
                             fs::exists(file, ignored)
                                 ? "the previous checkpoint is intact, go on from it with --resume: "
@@ -63,10 +62,9 @@ void replace_checkpoint(const fs::path& folder, std::string_view bytes, const st
 
 fs::path training_checkpoint_file(const fs::path& folder) { return folder / "training.reprise"; }
 
-bool holds_training(const fs::path& folder, const CheckpointRemedies& remedies) {
+bool holds_training(const fs::path& folder) {
   return file_exists(training_checkpoint_file(folder),
-                     remedies.when_damaged.empty() ? "remove it or choose another --checkpoint-dir"
-                                                   : remedies.when_damaged);
+                     "remove it or choose another --checkpoint-dir");
 }
 
 void require_training(const fs::path& folder) {
@@ -78,7 +76,7 @@ void require_training(const fs::path& folder) {
 
 void save_training(const fs::path& folder, const TrainingFacts& facts,
                    const torch::nn::Module& model, const torch::optim::Optimizer& optimizer,
-                   c10::Device device, const CheckpointRemedies& remedies) {
+                   c10::Device device) {
   torch::serialize::OutputArchive archive, model_part, optimizer_part, generators;
   model.save(model_part);
   optimizer.save(optimizer_part);
@@ -94,12 +92,12 @@ void save_training(const fs::path& folder, const TrainingFacts& facts,
     bytes.append(static_cast<const char*>(data), size);
     return size;
   });
-  replace_checkpoint(folder, bytes, remedies.when_not_written);
+  replace_checkpoint(folder, bytes);
 }
 
-SavedTraining::SavedTraining(const fs::path& folder, const CheckpointRemedies& remedies) {
+SavedTraining::SavedTraining(const fs::path& folder) {
   require_training(folder);
-  bytes_ = read_sealed(training_checkpoint_file(folder), remedies.when_damaged);
+  bytes_ = read_sealed(training_checkpoint_file(folder));
   torch::serialize::InputArchive archive;
   archive.load_from(bytes_.data(), bytes_.size(), c10::Device(c10::kCPU));
   c10::IValue facts;

@@ -21,28 +21,21 @@ using TrainingFacts = nlohmann::json;
 
 std::filesystem::path training_checkpoint_file(const std::filesystem::path& folder);
 
-// The remedies that error texts name; an empty one is that of `reprise train`.
-struct CheckpointRemedies {
-  std::string when_damaged;
-  std::string when_not_written;
-};
-
 // Whether the folder holds a checkpoint. Throws UsageError if what is in its place cannot be one.
-bool holds_training(const std::filesystem::path& folder, const CheckpointRemedies& remedies = {});
+bool holds_training(const std::filesystem::path& folder);
 // Throws UsageError unless it does.
 void require_training(const std::filesystem::path& folder);
 
 // Throws Error, saying what is left, if the file cannot be written.
 void save_training(const std::filesystem::path& folder, const TrainingFacts& facts,
                    const torch::nn::Module& model, const torch::optim::Optimizer& optimizer,
-                   c10::Device device, const CheckpointRemedies& remedies = {});
+                   c10::Device device);
 
 // A checkpoint that was read and found whole. First look at the facts, then restore.
 class SavedTraining {
  public:
   // Throws UsageError if there is none in the folder or it is damaged.
-  explicit SavedTraining(const std::filesystem::path& folder,
-                         const CheckpointRemedies& remedies = {});
+  explicit SavedTraining(const std::filesystem::path& folder);
 
   const TrainingFacts& facts() const { return facts_; }
   // Also sets the default generators of the CPU and of the device, if its state was saved.

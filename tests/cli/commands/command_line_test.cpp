@@ -34,7 +34,7 @@ TEST(CommandLine, RefusesValuesThatAreNotNumbers) {
     expect_refusal({"train", "--layers", text}, std::string("--layers is '") + text +
                                                     "': give a whole number between 1 and 65536");
   }
-  expect_refusal({"train", "--layers=", "--json"}, "--layers: 1 required N missing");
+  expect_refusal({"train", "--layers="}, "--layers: 1 required N missing");
   for (const char* text : {"nan", "inf", "1e999", "0x1p-3", "0.1,", ""}) {
     expect_refusal({"train", "--lr", text},
                    std::string("--lr is '") + text + "': give a number between 1e-12 and 10");
@@ -103,12 +103,16 @@ TEST(CommandLine, RefusesOptionsThatWouldHaveNoEffect) {
 TEST(CommandLine, RefusesEmptyPaths) {
   for (const char* option : {"--metrics", "--checkpoint-dir", "--data"}) {
     expect_refusal({"train", option, ""}, std::string(option) + " is empty: give a path");
+    // CLI11 takes the next word for the value.
+    expect_refusal({"train", std::string(option) + "=", "--json"},
+                   std::string(option) + " is '--json', which looks like an option: give a path");
   }
   expect_refusal({"compare", "--strategies", ""}, "unknown strategy ''");
 }
 
 TEST(CommandLine, RefusesUnknownChoicesAndListsTheKnown) {
   expect_refusal(words("compare --model bert"), "--model is 'bert': choose one of gpt");
+  expect_refusal(words("train --model lstm"), "--model is 'lstm': choose one of gpt, bert, vit");
   expect_refusal(words("train --attention slow"),
                  "--attention is 'slow': choose one of fused, unfused");
   expect_refusal(words("train --determinism all"),

@@ -74,8 +74,8 @@ TEST_P(ReferenceFigures, OfSlowdownComeOut) {
 
 TEST_P(ReferenceFigures, OfTheSmallestBudgetComeOut) {
   const Simulator simulator(trace_);
-  EXPECT_EQ(run(simulator, GetParam().min_bytes, Search::kExact).outcome, Outcome::kFits);
-  EXPECT_NE(run(simulator, GetParam().min_bytes - .01, Search::kExact).outcome, Outcome::kFits);
+  EXPECT_EQ(run(simulator, GetParam().smallest, Search::kExact).outcome, Outcome::kFits);
+  EXPECT_NE(run(simulator, GetParam().smallest - .01, Search::kExact).outcome, Outcome::kFits);
 }
 
 // What the tape searches with costs a step no more than looking at every value would.

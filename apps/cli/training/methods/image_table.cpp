@@ -101,7 +101,7 @@ ImageTable read_image_table(const std::string& file) {
   table.classes = at::tensor(reader.classes);
   table.images = at::tensor(reader.pixels).view({-1, 1, table.side, table.side});
   const double brightest = table.images.max().item<double>();
-  if (brightest > 0) table.images = table.images / brightest;
+  if (brightest > 0) table.images.div_(brightest);
   table.fingerprint = XXH3_64bits(text.data(), text.size());
   return table;
 }
