@@ -136,8 +136,8 @@ TEST(LossyAudits, ARestoredTierCompressesNothingBeforeItHasLookedAtTheWeights) {
 }
 
 // Of the parameters, of the two micro-batches together.
-Tensors gradients_of(Sequential model, const std::vector<at::Tensor>& samples,
-                     const std::function<at::Tensor(const at::Tensor&)>& run) {
+Tensors gradients_over(Sequential model, const std::vector<at::Tensor>& samples,
+                       const std::function<at::Tensor(const at::Tensor&)>& run) {
   model->zero_grad();
   for (const at::Tensor& sample : samples) run(sample.detach()).square().mean().backward();
   Tensors all{{}, {}};
@@ -155,9 +155,9 @@ TEST(LossyAudits, AreOfAllRunsOfAStepOrOfNone) {
     for (int step = 0; step < 40; ++step) {
       if (step == 16) samples[is_first ? 0 : 1] = unknown;
       const Tensors plain =
-          gradients_of(model, samples, [&](const at::Tensor& x) { return model->forward(x); });
+          gradients_over(model, samples, [&](const at::Tensor& x) { return model->forward(x); });
       int compressed = 0;
-      const Tensors found = gradients_of(model, samples, [&](const at::Tensor& x) {
+      const Tensors found = gradients_over(model, samples, [&](const at::Tensor& x) {
         const at::Tensor result = pgac.run(model, x);
         const std::vector<PgacRoute> routes = pgac.report().routes;
         if (routes[0] != PgacRoute::kKept && routes[0] != PgacRoute::kRecomputed) ++compressed;

@@ -29,8 +29,6 @@ INSTANTIATE_TEST_SUITE_P(Variants, CheckpointAccelerator,
                          ::testing::Values(Variant::kNonReentrant, Variant::kReentrant),
                          variant_name);
 
-at::Tensor dropout(const at::Tensor& x) { return torch::dropout(x, 0.5, /*train=*/true); }
-
 TEST_P(CheckpointAccelerator, RecomputeReplaysTheDropoutMask) {
   const auto body = [](const at::Tensor& t) { return dropout(t).exp(); };
   for (std::uint64_t round = 0; round < 5; ++round) {

@@ -12,8 +12,6 @@ namespace {
 
 using namespace reprise::testing;
 
-at::Tensor dropout(const at::Tensor& x) { return torch::dropout(x, 0.5, /*train=*/true); }
-
 at::Tensor default_generator_state() { return at::detail::getDefaultCPUGenerator().get_state(); }
 
 class CheckpointRandom : public ::testing::TestWithParam<Variant> {

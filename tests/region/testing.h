@@ -231,6 +231,8 @@ class WarningLog : public c10::WarningHandler {
   bool always_before_;
 };
 
+inline at::Tensor dropout(const at::Tensor& x) { return torch::dropout(x, 0.5, /*train=*/true); }
+
 }  // namespace reprise::testing
 
 namespace reprise {

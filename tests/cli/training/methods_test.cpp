@@ -227,7 +227,7 @@ TEST(TrainMethods, ParametersReachPgac) {
   EXPECT_FALSE(text.lossy);
   EXPECT_TRUE(options_of("pgac:cost").fill_budget);
   EXPECT_FALSE(options_of("pgac:cost,fill=no").fill_budget);
-  EXPECT_TRUE(options_of("pgac:cost,search=yes").searches);
+  EXPECT_TRUE(options_of("pgac:cost,search=yes").exact_search);
   EXPECT_FALSE(options_of("pgac:cost,search=yes").fill_budget);
   EXPECT_EQ(options_of("pgac:product").ranking, PgacRanking::kInfluenceTimesCost);
   EXPECT_EQ(options_of("random").ranking, PgacRanking::kRandom);
