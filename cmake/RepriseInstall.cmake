@@ -1,5 +1,5 @@
 # What `cmake --install` writes: headers, library, command line, and the package that
-# find_package(reprise 0.1 CONFIG) reads, with the file that finds LibTorch beside it.
+# find_package(reprise 0.2 CONFIG) reads, with the file that finds LibTorch beside it.
 if(NOT TARGET reprise)
   return()
 endif()

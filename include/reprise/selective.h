@@ -217,9 +217,9 @@ OperatorPolicy save_largest_cost_per_byte(Bytes bytes);
 // - Scores are recognized by the operator: a batched product whose result is larger than both of
 //   its factors. Sums, elementwise products, copies, dropout and layer norms are recomputed
 //   everywhere. Fused attention holds no scores, and its results are kept.
-// - Bytes: a block of a transformer keeps 16 s b h elements and two masks, fewer than the paper's
-//   34 s b h bytes, since norms are recomputed too. Only the bits of a dropout mask grow with the
-//   square of the time t: a t² b / 8 bytes for a heads.
+// - Bytes: a block of a transformer keeps 16 s b h elements and two masks of bits. In 16-bit types
+//   this is less than the paper's 34 s b h bytes, since norms are recomputed too. Only the bits of
+//   a dropout mask grow with the square of the time t: a t² b / 8 bytes for a heads.
 // - Time: the recomputed product of queries and keys is t / (18 d + 3 t) / 2 of the step's
 //   operations at width d; mask, softmax and dropout pass over the scores once more.
 //   In blocks of width 256 with 4 heads and t = 1024, a step takes as long as the plain one if the

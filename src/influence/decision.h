@@ -10,8 +10,8 @@ namespace reprise::influence {
 
 struct Decision {
   std::vector<double> averages;  // (2.2), of each layer
-  // What the quantile is taken of: the averages, or in the literal reading those of the step before
-  // but for the last layer's.
+  // The quantile is taken of these. They are the averages, or with PgacOptions::follow_pseudocode
+  // those of the step before, except the last layer's.
   std::vector<double> considered;
 };
 

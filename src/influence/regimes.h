@@ -1,5 +1,5 @@
 // What steps look like before anything of them is compressed: whether one is like those that were
-// audited (pgac.h, LossyOptions, "Regimes").
+// audited (docs/pgac.md, "Regimes").
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -93,7 +93,7 @@ class Layering(unittest.TestCase):
             if name.parts[0] == "models":
                 self.assertNotRegex(included, "^(apps|benchmarks)/", str(name))
 
-    def test_core_report_and_plan_include_no_torch_header(self):
+    def test_core_and_plan_include_no_torch_header(self):
         for name, included, _ in includes():
             if name.parts[0] == "src" and name.parts[1] in WITHOUT_TORCH:
                 self.assertNotRegex(included, TORCH, str(name))
