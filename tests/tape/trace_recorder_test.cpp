@@ -1,6 +1,6 @@
-// A step's own trace is what the simulator takes it for: its operators, their time, and the bytes
-// that the tape knew of, to the byte. The twin of plan/reference_test.cpp, which reads simrd's
-// logs.
+// A step's own trace is what the simulator takes it for: its operators, their time, and the
+// bytes that the tape knew of, to the byte. The twin of tests/plan/simulate/reference_test.cpp,
+// which reads simrd's logs.
 #include <reprise/budget_extensions.h>
 #include <reprise/error.h>
 #include <reprise/step_trace.h>
