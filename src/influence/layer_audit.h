@@ -1,5 +1,5 @@
 // An audit of the lossy tier: what noise in the layers' saved values does to the step's gradients,
-// measured in backward of a step that is itself exact (pgac.h, LossyOptions, "Audits").
+// measured in backward of a step that is itself exact (docs/pgac.md, "Audits").
 //
 // Layers are audited one after the other, as backward comes to them, each by itself: from the exact
 // gradient of its result its gradients are made once more, without noise, and with noise in what

@@ -1,5 +1,5 @@
-// Routes made to fit in a budget, by the layers measured in each route (pgac.h,
-// LossyOptions, "Budget").
+// Routes made to fit in a budget, by the layers measured in each route (docs/pgac.md,
+// "Cost").
 #pragma once
 
 #include <reprise/chain.h>

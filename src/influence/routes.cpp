@@ -12,7 +12,7 @@ constexpr double kBfloat16Noise = 1.0 / (1 << 14) / 12 / (7.0 / 3);
 
 double levels_of(Compression compression) { return compression == Compression::kInt8 ? 255 : 15; }
 
-// Each layer's part in the square of the error (LossyOptions, "Error").
+// Each layer's part in the square of the error (docs/pgac.md, "Audits").
 std::vector<double> parts_of(const std::vector<LayerNoise>& layers,
                              const std::vector<double>& noise) {
   std::vector<double> parts;

@@ -35,7 +35,7 @@ Compression route_of(CompressedForm form);
 double noise_of(const LayerNoise& layer, Compression route);
 std::vector<double> noise_of(const Routes& routes, const std::vector<LayerNoise>& layers);
 
-// (LossyOptions, "Error".) `noise`: n of each layer.
+// (docs/pgac.md, "Margin".) `noise`: n of each layer.
 double gradient_error(const std::vector<LayerNoise>& layers, const std::vector<double>& noise);
 
 // By threshold: `keep`, or else 8 bits, or 4 where the average is below `far_threshold`.

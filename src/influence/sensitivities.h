@@ -1,5 +1,5 @@
 // What audits have found of the layers' part in the error of a step's gradients, and the most that
-// is to be expected of it (pgac.h, LossyOptions, "Error").
+// is to be expected of it (docs/pgac.md, "Audits" and "Margin").
 #pragma once
 
 #include <array>
