@@ -9,7 +9,7 @@
 //     optimizer.step(); optimizer.zero_grad();
 //     step.finish();
 //   }
-//   std::cout << budget.report().peak;
+//   std::cout << to_string(budget.report().peak);
 //
 // Inside a step the operators below autograd are recorded on a tape. When an allocation would pass
 // the budget, the tape drops the bytes of results that it can replay, whoever holds them
@@ -232,7 +232,7 @@ class MemoryBudget {
 
     // Restores dropped values that are still held, and clears the tape. Throws BudgetError at once,
     // with all bytes that this takes, if they do not fit. Throws UsageError if a step inside this
-    // one is still open on this thread, or if this one was moved from.
+    // one is still open on this thread, or if this one was moved from. A second call does nothing.
     void finish();
 
    private:

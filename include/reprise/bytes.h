@@ -10,6 +10,7 @@
 
 #include <chrono>
 #include <compare>
+#include <concepts>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -33,6 +34,10 @@ struct Bytes {
   friend constexpr Bytes operator+(Bytes a, Bytes b) { return Bytes(a.count + b.count); }
   friend constexpr Bytes operator-(Bytes a, Bytes b) { return Bytes(a.count - b.count); }
   friend constexpr Bytes operator*(Bytes a, std::int64_t n) { return Bytes(a.count * n); }
+  // A share of the bytes, or some percent more: rounded towards zero, as KiB() does.
+  friend constexpr Bytes operator*(Bytes a, std::floating_point auto factor) {
+    return Bytes(static_cast<std::int64_t>(static_cast<double>(a.count) * factor));
+  }
 
   // The same quantity in decimal megabytes (1 MB = 1e6 bytes).
   constexpr double megabytes() const { return static_cast<double>(count) / 1e6; }

@@ -116,7 +116,8 @@ std::string text_of(const Refusal& refusal) {
           (is_operator ? "this operator or later ones" : "later ones") + " may need more; ";
   if (refusal.least) {
     text += "a recorded step of this budget needs at least " + rounded_up(*refusal.least) + " (" +
-            std::to_string(refusal.least->count) + " bytes); ";
+            std::to_string(refusal.least->count) + " bytes)" +
+            (*refusal.least <= refusal.limit ? ", and this step needs more; " : "; ");
   }
   return text + "raise the budget, or make the batch smaller";
 }

@@ -79,6 +79,12 @@ TEST(Bytes, PrintedSizesReadBackToWithinTheirLastPlace) {
   }));
 }
 
+TEST(Bytes, TakeSharesRoundedTowardsZero) {
+  EXPECT_EQ(Bytes(1000) * 1.1, Bytes(1100));
+  EXPECT_EQ(Bytes(999) * 0.5, Bytes(499));
+  EXPECT_EQ(Bytes(3) * 2, Bytes(6));
+}
+
 TEST(Bytes, AddSubtractAndCompareAsNumbers) {
   Bytes bytes = KB(2) + Bytes(5) - Bytes(1);
   bytes += Bytes(6);

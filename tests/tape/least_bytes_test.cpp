@@ -200,6 +200,8 @@ TEST_F(LeastBytes, AreNamedByARefusalOnceAStepWasWhole) {
   net.loss = testing::autoencoder(1024).loss;
   const std::string text = refusal_of<BudgetError>([&] { take_steps(net, budget, 1); });
   EXPECT_THAT(text, ::testing::HasSubstr("a recorded step of this budget needs at least "));
+  // The limit is above that least, so the text must say why it does not do here.
+  EXPECT_THAT(text, ::testing::HasSubstr("and this step needs more"));
   EXPECT_THAT(text,
               ::testing::HasSubstr("(" + std::to_string(budget.least().value().count) + " bytes)"));
 }

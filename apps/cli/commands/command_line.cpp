@@ -77,7 +77,13 @@ std::string suggestion(const CLI::App& command, const std::string& word) {
 std::string explain(const CLI::App& program, const CLI::ParseError& error) {
   const CLI::App& command = command_of(program);
   const auto unknown = command.remaining();
-  if (unknown.empty()) return error.what();
+  if (unknown.empty()) {
+    // CLI11's text for a flag with a value names neither the dashes nor what to write.
+    const std::string text = error.what();
+    const auto end = text.find(" was given a disallowed flag override");
+    if (end == std::string::npos) return text;
+    return fmt::format("--{0} takes no value: write --{0} alone", text.substr(0, end));
+  }
   // The value of an unknown option is among the unknown words as well.
   const auto option =
       std::ranges::find_if(unknown, [](const auto& word) { return word.starts_with('-'); });

@@ -89,6 +89,12 @@ void check_chain(PlanOptions& options) {
               "or leave it out");
   }
   for (const std::string& planner : options.planners) {
+    if (is_step_planner(planner)) {
+      throw UsageError(fmt::format(
+          "--planner is '{}', which plans a recorded step: name its trace, as `reprise plan TRACE`, "
+          "or choose a planner of chains such as rotor",
+          planner));
+    }
     if (planner != kOffloadPlanner) planner_named(planner);
   }
   if (options.budgets.empty()) options.budgets = planned_budgets(kBudgetsOfChains);

@@ -74,6 +74,12 @@ AskedBudget AskedBudget::parse(std::string_view option, std::string_view text) {
 }
 
 AskedBudget AskedBudget::parse_planned(std::string_view option, std::string_view text) {
+  if (!read_share(text) && !read_bytes(text)) {
+    throw UsageError(fmt::format(
+        "{} is '{}': give a share of the plain peak (0.5 or 50%; above 0% and at most {:g}%) or all "
+        "bytes (400MB, 8GiB; at most 2^60)",
+        option, text, kMostPercent));
+  }
   AskedBudget budget = parse(option, text);
   if (budget.form_ != Form::kAbove && !budget.is_least()) return budget;
   throw UsageError(fmt::format(

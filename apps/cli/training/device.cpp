@@ -42,16 +42,15 @@ c10::Device parse_device(const std::string& text) {
   }
   const std::optional<c10::Device> device = read_device(text);
   if (!device) {
-    throw UsageError(
-        fmt::format("--device is '{}': choose auto or one of {}", text, available_devices()));
+    throw UsageError(fmt::format("--device is '{}': give auto, {}", text, available_devices()));
   }
   if (device->is_cpu() && device->index() <= 0) return c10::Device(c10::kCPU);
   const c10::Device numbered(device->type(),
                              device->has_index() ? device->index() : c10::DeviceIndex{0});
   if (at::accelerator::getAccelerator() != numbered.type() ||
       numbered.index() >= accelerator_count()) {
-    throw UsageError(fmt::format("--device {} is not available here: choose auto or one of {}",
-                                 text, available_devices()));
+    throw UsageError(
+        fmt::format("--device {} is not available here: give auto, {}", text, available_devices()));
   }
   return numbered;
 }

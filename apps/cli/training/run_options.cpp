@@ -110,8 +110,9 @@ void bind_budget(OptionGroup& group, RunOptions& options) {
 void check_choice(const char* option, const std::string& value,
                   const std::vector<std::string>& choices) {
   if (std::ranges::find(choices, value) != choices.end()) return;
-  throw UsageError(
-      fmt::format("{} is '{}': choose one of {}", option, value, fmt::join(choices, ", ")));
+  throw UsageError(fmt::format("{} is '{}': {} {}", option, value,
+                               choices.size() == 1 ? "give" : "choose one of",
+                               fmt::join(choices, ", ")));
 }
 
 void check_run(RunOptions& options) {

@@ -25,7 +25,7 @@ c10::Device resolved(c10::Device device) {
                      (count == 0 ? std::string()
                                  : " and " + c10::DeviceTypeName(*accelerator, true) +
                                        ":0 to :" + std::to_string(count - 1)) +
-                     "; give BudgetOptions.device one of these");
+                     "; give BudgetOptions::device one of these");
   }
   at::globalContext().lazyInitDevice(device.type());
   if (device.has_index()) return device;

@@ -97,7 +97,7 @@ TEST(CommandLine, RefusesOptionsThatWouldHaveNoEffect) {
   expect_refusal(words("train --stop-after 101 --checkpoint-dir unused"),
                  "--stop-after 101 is beyond --steps 100");
   expect_refusal(words("train --json=5"),
-                 "json was given a disallowed flag override (see `reprise train --help`)");
+                 "--json takes no value: write --json alone (see `reprise train --help`)");
 }
 
 TEST(CommandLine, RefusesEmptyPaths) {
@@ -111,14 +111,14 @@ TEST(CommandLine, RefusesEmptyPaths) {
 }
 
 TEST(CommandLine, RefusesUnknownChoicesAndListsTheKnown) {
-  expect_refusal(words("compare --model bert"), "--model is 'bert': choose one of gpt");
+  expect_refusal(words("compare --model bert"), "--model is 'bert': give gpt");
   expect_refusal(words("train --model lstm"), "--model is 'lstm': choose one of gpt, bert, vit");
   expect_refusal(words("train --attention slow"),
                  "--attention is 'slow': choose one of fused, unfused");
   expect_refusal(words("train --determinism all"),
                  "--determinism is 'all': choose one of none, default, values");
   expect_refusal(words("train --dtype f8"), "--dtype is 'f8': choose one of f32, bf16");
-  expect_refusal(words("train --device moon"), "--device is 'moon': choose auto or one of cpu");
+  expect_refusal(words("train --device moon"), "--device is 'moon': give auto, cpu");
   for (const std::string name : {"cuda:99", "cpu:5"}) {
     expect_refusal({"train", "--device", name},
                    "--device " + name + " is not available here: choose auto");

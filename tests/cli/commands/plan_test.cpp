@@ -200,7 +200,8 @@ TEST_F(Plan, RefusesOfAStepWhatIsOfChains) {
                  "--picture and --schedule-out are for chains");
   expect_refusal({"plan", trace, "--layers", "3"}, "--layers has no effect with FILE");
   expect_refusal_of("--moves 5", "--seconds and --moves are for hindsight");
-  expect_refusal_of("--planner hindsight", "\"hindsight\" is not a planner");
+  expect_refusal_of("--planner hindsight",
+                    "--planner is 'hindsight', which plans a recorded step: name its trace");
   write_file(trace, step_trace() + "{\"INSTRUCTION\":\"FREE\"}\n");
   expect_refusal({"plan", trace}, "step.jsonl:16: the INSTRUCTION \"FREE\" is not known");
 }

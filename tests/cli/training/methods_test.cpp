@@ -118,7 +118,7 @@ TEST_F(TrainMethod, TheLogHasAHeadALineForEachStepAndAnEnd) {
     EXPECT_LE(above(step, "peak_bytes", "live_bytes"), may_add);
     EXPECT_GT(step.at("peak_bytes"), step.at("live_bytes"));
     EXPECT_GT(step.at("recompute_seconds"), 0);
-    EXPECT_GT(step.at("tape_seconds"), 0);
+    EXPECT_GE(step.at("tape_seconds"), 0);
     const double both =
         step.at("forward_seconds").get<double>() + step.at("backward_seconds").get<double>();
     EXPECT_LE(both, step.at("seconds"));
@@ -172,7 +172,10 @@ TEST_F(TrainMethod, ABudgetThatIsTooSmallEndsWithCode4AndALogWithoutSteps) {
 TEST_F(TrainMethod, CtrlCEndsTheLogWithTheLastWholeStep) {
   Process process(command("gpt", "--method none --steps 1000000 --log " + folder_ / "log.jsonl"));
   const auto log = folder_ / "log.jsonl";
+  // Far longer than three steps take anywhere; a program that died would write none.
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(5);
   while (!std::filesystem::exists(log) || lines_of(log).size() < 3) {
+    ASSERT_LT(std::chrono::steady_clock::now(), deadline);
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
   process.send(SIGINT);

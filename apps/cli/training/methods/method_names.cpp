@@ -82,7 +82,7 @@ void set_parameter(PgacOptions& options, const std::string& method, const std::s
     options.lossy->gradient_error = number({1e-9, 1e9});
   } else {
     throw UsageError(
-        fmt::format("method '{}': '{}' is no parameter of it; choose of q=, alpha=, gamma=, "
+        fmt::format("method '{}': '{}' is no parameter of it; choose from q=, alpha=, gamma=, "
                     "fill=yes, fill=no, search=yes, search=no{}",
                     method, given, options.lossy ? ", far=, error=" : ""));
   }
