@@ -15,7 +15,8 @@
 namespace reprise::bench {
 namespace {
 
-constexpr std::int64_t kBlocks = 3, kBatch = 2, kTime = 1024, kWidth = 256, kHeads = 4;
+constexpr std::int64_t kAttentionBlocks = 3, kAttentionBatch = 2, kAttentionTime = 1024,
+                       kAttentionWidth = 256, kAttentionHeads = 4;
 
 struct Case {
   std::string name;
@@ -28,14 +29,14 @@ class AttentionStep {
  public:
   explicit AttentionStep(const Case& made) {
     torch::manual_seed(0);
-    for (std::int64_t i = 0; i < kBlocks; ++i) {
-      blocks_.emplace_back(models::TransformerOptions{.width = kWidth,
-                                                      .heads = kHeads,
+    for (std::int64_t i = 0; i < kAttentionBlocks; ++i) {
+      blocks_.emplace_back(models::TransformerOptions{.width = kAttentionWidth,
+                                                      .heads = kAttentionHeads,
                                                       .dropout = made.dropout,
                                                       .causal = made.causal,
                                                       .fused_attention = made.fused});
     }
-    input_ = at::randn({kBatch, kTime, kWidth});
+    input_ = at::randn({kAttentionBatch, kAttentionTime, kAttentionWidth});
   }
 
   // Returns what is live between forward and backward beyond what was before.
@@ -63,9 +64,9 @@ class AttentionStep {
 // Korthikanti et al., arXiv:2205.05198, table 2: without attention's core a block keeps 16 s b h
 // elements (34 s b h bytes at two bytes an element) and two dropout masks at a byte an element.
 double formula_of(const Case& made) {
-  constexpr std::int64_t kElements = kBatch * kTime * kWidth;
+  constexpr std::int64_t kElements = kAttentionBatch * kAttentionTime * kAttentionWidth;
   const std::int64_t masks = made.dropout > 0 ? 2 * kElements : 0;
-  return Bytes(kBlocks * (16 * 4 * kElements + masks)).megabytes();
+  return Bytes(kAttentionBlocks * (16 * 4 * kElements + masks)).megabytes();
 }
 
 void report_bytes(Session& session, const std::string& name, double value, const char* unit,

@@ -58,8 +58,8 @@ CLI::Option* OptionGroup::add(const char* option, const char* type, const std::s
 
 void OptionGroup::add_list(const char* option, const std::string& shown_default,
                            const std::string& help,
-                           std::function<void(const std::vector<std::string>&)> read) {
-  command_.add_option_function<std::vector<std::string>>(option, std::move(read), help)
+                           const std::function<void(const std::vector<std::string>&)>& read) {
+  command_.add_option_function<std::vector<std::string>>(option, read, help)
       ->type_name("LIST")
       ->group(name_)
       ->delimiter(',')

@@ -70,7 +70,7 @@ class OptionGroup {
   using Reader = std::function<void(const std::string& text)>;
   CLI::Option* add(const char* option, const char* type, const std::string& help, Reader read);
   void add_list(const char* option, const std::string& shown_default, const std::string& help,
-                std::function<void(const std::vector<std::string>&)> read);
+                const std::function<void(const std::vector<std::string>&)>& read);
 
   CLI::App& command_;
   const char* name_;
