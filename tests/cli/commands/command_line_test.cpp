@@ -121,7 +121,7 @@ TEST(CommandLine, RefusesUnknownChoicesAndListsTheKnown) {
   expect_refusal(words("train --device moon"), "--device is 'moon': give auto, cpu");
   for (const std::string name : {"cuda:99", "cpu:5"}) {
     expect_refusal({"train", "--device", name},
-                   "--device " + name + " is not available here: choose auto");
+                   "--device " + name + " is not available here: give auto");
   }
   expect_refusal(words("train --strategy all"),
                  "choose one of none, every-block, segments:K, sqrt");

@@ -107,7 +107,7 @@ TEST(EstimateCommand, RefusesWhatCannotBe) {
   refused("--flops 0", "--flops is '0'");
   refused("--flops 0.5", "--flops is '0.5'");
   refused("--bandwidth 0.5", "--bandwidth is '0.5'");
-  refused("--budget 1.5", "--budget is '1.5': give all bytes");
+  refused("--budget 1.5", "--budget is '1.5': give a share of the plain peak");
   refused("--strategy none,none", "names 'none' twice");
   refused("--strategy offload", "moves activations to a store");
   refused("--flops -1", "--flops is '-1'");

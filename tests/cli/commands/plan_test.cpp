@@ -229,7 +229,8 @@ TEST_F(Plan, RefusesPlannersAndBudgetsThatAreNone) {
   expect_refusal_of("--planner uniform:0", "\"uniform:0\" is not a planner");
   expect_refusal_of("--planner uniform:9",
                     "uniform: segments is 9, but must be between 1 and the number of stages, 8");
-  expect_refusal_of("--budget much", "--budget is 'much': give all bytes (400MB");
+  expect_refusal_of("--budget much",
+                    "--budget is 'much': give a share of the plain peak (0.5 or 50%");
   // Before anything is measured.
   expect_refusal(words("plan --budget much"), "--budget is 'much'");
 }

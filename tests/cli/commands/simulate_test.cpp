@@ -113,14 +113,15 @@ TEST_F(Simulate, PrintsATable) {
 
 TEST_F(Simulate, RefusesBudgetsThatAreNone) {
   for (const char* wrong : {"many", "0", "-1", "0%", "5 x", "nan", "0.5%%"}) {
-    expect_refusal({trace, "--budget", wrong},
-                   std::string("--budget is '") + wrong + "': give all bytes (400MB");
+    expect_refusal({trace, "--budget", wrong}, std::string("--budget is '") + wrong +
+                                                   "': give a share of the plain peak (0.5 or 50%");
   }
   for (const char* above : {"+1MB", "+20kB"}) {
     expect_refusal({trace, "--budget", above}, std::string("--budget is '") + above +
                                                    "': bytes above those live before a step");
   }
-  expect_refusal({trace, "--budget", ""}, "--budget is '': give all bytes (400MB");
+  expect_refusal({trace, "--budget", ""},
+                 "--budget is '': give a share of the plain peak (0.5 or 50%");
 }
 
 TEST_F(Simulate, RefusesOtherHeuristicsAndLimits) {
