@@ -29,7 +29,7 @@ if(PROJECT_IS_TOP_LEVEL AND REPRISE_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(reprise_pch_flags $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)
 endif()
 
-# A source that reads most of LibTorch costs the compiler six seconds before its own first line, so programs join many
+# Before the first line of a source that reads most of LibTorch the compiler is busy for seconds, so programs join many
 # sources to one unit. The library joins few, for it is what a developer rebuilds most.
 set(reprise_program_batch 24)
 

@@ -301,13 +301,19 @@ TEST(Budget, TellsTheTapesOwnTimeApartFromOperatorsAndReplays) {
       testing::limit_at(0.6, [&] { testing::plain_gradients(f, network.leaves()); });
   MemoryBudget budget(limit);
   EXPECT_EQ(budget.report().own_time.count(), 0);
-  const auto start = std::chrono::steady_clock::now();
-  testing::gradients_under(budget, f, network.leaves());
-  const std::chrono::duration<double> all = std::chrono::steady_clock::now() - start;
-  const StepReport report = budget.report();
-  EXPECT_GT(report.replayed, 0);
-  EXPECT_GE(report.own_time.count(), 0);
-  EXPECT_LE((report.own_time + report.replay_time + report.pack_time).count(), all.count());
+  Seconds own{};
+  std::int64_t replayed = 0;
+  for (int i = 0; i < 5; ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    testing::gradients_under(budget, f, network.leaves());
+    const Seconds all = std::chrono::steady_clock::now() - start;
+    const StepReport report = budget.report();
+    EXPECT_LE((report.own_time + report.replay_time + report.pack_time).count(), all.count());
+    own += report.own_time;
+    replayed += report.replayed;
+  }
+  EXPECT_GT(replayed, 0);
+  EXPECT_GT(own.count(), 0);
 }
 
 // A step that was given to a callback: what runs there when the step is over is plain.
