@@ -16,12 +16,11 @@ namespace {
 
 using plan::JsonTree;
 
-constexpr std::string_view kFormat = "reprise chain";
-constexpr std::int64_t kVersion = 1;
+constexpr std::string_view kChainFormat = "reprise chain";
+constexpr std::int64_t kChainVersion = 1;
 // Of anything that is added up; far above any machine, and far below what would overflow.
 constexpr Bytes kMost{std::int64_t{1} << 52};
 constexpr double kMostSeconds = 1e9;
-constexpr std::int64_t kMostLayers = 1'000'000'000;
 
 // One row serves reading, writing and checking.
 struct BytesField {
@@ -75,7 +74,8 @@ ChainStage stage_of(const JsonTree& tree) {
   for (const FlagField& field : kFlags) {
     if (const JsonTree* flag = tree.find(field.name)) stage.*field.member = flag->boolean();
   }
-  if (const JsonTree* layers = tree.find("layers")) stage.layers = layers->whole(1, kMostLayers);
+  if (const JsonTree* layers = tree.find("layers"))
+    stage.layers = layers->whole(1, plan::kMostLayers);
   if (tree.find("output_gradient_bytes") == nullptr) stage.output_gradient = stage.output;
   if (stage.saves_output && stage.saved < stage.output) {
     tree.at("saved_bytes")
@@ -103,7 +103,7 @@ Seconds Chain::backward() const {
 Chain Chain::parse(std::string_view json, const std::string& origin) {
   const JsonTree tree = JsonTree::parse(json, origin);
   tree.allow({"format", "version", "input_gradient_bytes", "stages"});
-  plan::expect_format(tree, kFormat, kVersion);
+  plan::expect_format(tree, kChainFormat, kChainVersion);
   Chain chain;
   if (const JsonTree* gradient = tree.find("input_gradient_bytes")) {
     chain.input_gradient = Bytes(gradient->whole(0, kMost.count));
@@ -132,8 +132,8 @@ std::string Chain::json() const {
     row["layers"] = stage.layers;
     list.push_back(std::move(row));
   }
-  const nlohmann::ordered_json whole = {{"format", kFormat},
-                                        {"version", kVersion},
+  const nlohmann::ordered_json whole = {{"format", kChainFormat},
+                                        {"version", kChainVersion},
                                         {"input_gradient_bytes", input_gradient.count},
                                         {"stages", std::move(list)}};
   // Names may be any bytes.
@@ -171,7 +171,7 @@ void Chain::check() const {
                        ", less than output_bytes, " + std::to_string(stage.output.count) +
                        ", which it includes; give more, or set saves_output to false");
     }
-    if (stage.layers < 1 || stage.layers > kMostLayers) {
+    if (stage.layers < 1 || stage.layers > plan::kMostLayers) {
       throw UsageError(where + "layers is " + std::to_string(stage.layers) +
                        "; it must be between 1 and 1e9");
     }

@@ -9,6 +9,9 @@
 
 namespace reprise::plan {
 
+// The most layers that a stage may have.
+inline constexpr std::int64_t kMostLayers = 1'000'000'000;
+
 class ChainWalk {
  public:
   explicit ChainWalk(const Chain& chain, const TransferRate& store = {});

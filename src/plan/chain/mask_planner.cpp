@@ -13,7 +13,7 @@
 namespace reprise::plan {
 namespace {
 
-constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max() / 2;
+constexpr std::int64_t kUnreached = std::numeric_limits<std::int64_t>::max() / 2;
 constexpr std::size_t kMostPoints = 2000;
 
 std::int64_t bytes_if(bool counts, Bytes bytes) { return counts ? bytes.count : 0; }
@@ -178,7 +178,7 @@ void MaskPlanner::measure_runs_from(std::int64_t begin) {
 
 bool MaskPlanner::fits(std::int64_t budget) const {
   const auto places = static_cast<std::size_t>(stages_) + 1;
-  std::vector<std::int64_t> after_kept(places, kNever), after_run(places, kNever);
+  std::vector<std::int64_t> after_kept(places, kUnreached), after_run(places, kUnreached);
   after_kept[0] = 0;
   for (std::int64_t i = 0; i < stages_; ++i) {
     const auto at = static_cast<std::size_t>(i);

@@ -10,7 +10,7 @@ namespace {
 
 using Kind = ScheduleOp::Kind;
 
-constexpr float kNever = std::numeric_limits<float>::infinity();
+constexpr float kImpossible = std::numeric_limits<float>::infinity();
 // Stages whose rows are worked on together.
 constexpr std::int64_t kBlock = 4;
 // Slots between two looks at where a row can be improved.
@@ -62,7 +62,7 @@ Relax fastest_relax() {
 }  // namespace
 
 RotorTable::Table::Table(std::size_t rows, std::size_t row_width)
-    : width(row_width), seconds(rows * row_width, kNever), bounds(rows) {}
+    : width(row_width), seconds(rows * row_width, kImpossible), bounds(rows) {}
 
 RotorTable::RotorTable(const Chain& chain, std::int64_t slots, Bytes slot,
                        const TransferRate& store)
@@ -88,7 +88,7 @@ RotorTable::RotorTable(const Chain& chain, std::int64_t slots, Bytes slot,
     constexpr double kSlowest = 1e12;
     const double seconds_moved = moved > 0 ? 2 * moved / store.bytes_per_second : kSlowest;
     const bool can_move = store.bytes_per_second > 0 && seconds_moved < kSlowest;
-    offload_.push_back(can_move ? static_cast<float>(seconds_moved) : kNever);
+    offload_.push_back(can_move ? static_cast<float>(seconds_moved) : kImpossible);
   }
   forward_until_.push_back(seconds);
   measure();
@@ -255,7 +255,7 @@ void RotorTable::close_row(Table& table, std::size_t at) const {
   float* const row = table.row(at);
   Table::Bounds& bounds = table.bounds[at];
   std::fill(row + bounds.all, row + slots_ + 1, 0.F);
-  bounds.least = std::find_if(row, row + slots_ + 1, [](float r) { return r < kNever; }) - row;
+  bounds.least = std::find_if(row, row + slots_ + 1, [](float r) { return r < kImpossible; }) - row;
 }
 
 RotorTable::Choice RotorTable::choice(Stage s, Stage t, std::int64_t m, bool is_free) const {
@@ -267,7 +267,7 @@ RotorTable::Choice RotorTable::choice(Stage s, Stage t, std::int64_t m, bool is_
   const Table& table = is_free ? free_ : held_;
   Choice best{How::kKeep, 0, kept - kept_[of]};
   if (s == t || m >= table.bounds[index(s, t)].all) return best;
-  float least = kNever;
+  float least = kImpossible;
   const auto consider = [&](float overhead, const Choice& choice) {
     if (overhead >= least) return;
     least = overhead;

@@ -6,6 +6,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "plan/chain/chain_walk.h"
 #include "plan/io/json_tree.h"
 #include "plan/io/text_file.h"
 
@@ -14,9 +15,8 @@ namespace {
 
 using plan::JsonTree;
 
-constexpr std::string_view kFormat = "reprise schedule";
-constexpr std::int64_t kVersion = 1;
-constexpr std::int64_t kMostLayers = 1'000'000'000;
+constexpr std::string_view kScheduleFormat = "reprise schedule";
+constexpr std::int64_t kScheduleVersion = 1;
 // In the order of ScheduleOp::Kind.
 constexpr std::string_view kKinds[] = {"keep", "checkpoint", "drop", "backward", "offload", "load"};
 
@@ -38,11 +38,11 @@ ScheduleOp op_of(const JsonTree& tree) {
 Schedule Schedule::parse(std::string_view json, const std::string& origin) {
   const JsonTree tree = JsonTree::parse(json, origin);
   tree.allow({"format", "version", "layers", "steps"});
-  plan::expect_format(tree, kFormat, kVersion);
+  plan::expect_format(tree, kScheduleFormat, kScheduleVersion);
   Schedule schedule;
   if (const JsonTree* layers = tree.find("layers")) {
     for (const JsonTree& each : layers->items())
-      schedule.layers.push_back(each.whole(1, kMostLayers));
+      schedule.layers.push_back(each.whole(1, plan::kMostLayers));
   }
   for (const JsonTree& op : tree.at("steps").items()) schedule.ops.push_back(op_of(op));
   return schedule;
@@ -53,7 +53,7 @@ Schedule Schedule::read(const std::filesystem::path& file) {
 }
 
 std::string Schedule::json() const {
-  nlohmann::ordered_json whole = {{"format", kFormat}, {"version", kVersion}};
+  nlohmann::ordered_json whole = {{"format", kScheduleFormat}, {"version", kScheduleVersion}};
   if (!layers.empty()) whole["layers"] = layers;
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
   for (const ScheduleOp& op : ops) {

@@ -10,8 +10,6 @@ namespace {
 
 using Index = OnlineStep::Index;
 
-constexpr Index kNone = OnlineStep::kNone;
-
 }  // namespace
 
 Index OnlineRun::index_of(const EvictionEntry& entry) const {

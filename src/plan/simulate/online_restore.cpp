@@ -9,8 +9,6 @@ namespace {
 
 using Index = OnlineStep::Index;
 
-constexpr Index kNone = OnlineStep::kNone;
-
 }  // namespace
 
 Index OnlineRun::deepest_missing(Index producer) const {

@@ -13,8 +13,6 @@ using Index = OnlineStep::Index;
 using Do = OnlineStep::Do;
 using Use = OnlineStep::Input::Use;
 
-constexpr Index kNone = OnlineStep::kNone;
-
 }  // namespace
 
 OnlineRun::OnlineRun(const OnlineStep& step, const EvictionHeuristic& heuristic,

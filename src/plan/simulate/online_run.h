@@ -27,6 +27,7 @@ struct OnlineOutcome {
 class OnlineRun {
  public:
   using Index = OnlineStep::Index;
+  static constexpr Index kNone = OnlineStep::kNone;
   struct Options {
     std::int64_t limit = 0;
     // More replays than that are as good as a refusal.
@@ -42,7 +43,7 @@ class OnlineRun {
 
  private:
   struct Value : EvictionEntry {
-    Index producer = OnlineStep::kNone;
+    Index producer = kNone;
     std::vector<Index> readers;
     std::uint32_t depth = 0;
     std::uint32_t pins = 0;

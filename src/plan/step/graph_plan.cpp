@@ -10,7 +10,7 @@ namespace {
 
 using Index = StepGraph::Index;
 
-constexpr Index kNone = std::numeric_limits<Index>::max();
+constexpr Index kNowhere = std::numeric_limits<Index>::max();
 
 enum class How : std::uint8_t { kFirst, kAgain, kLoad };
 
@@ -18,7 +18,7 @@ enum class How : std::uint8_t { kFirst, kAgain, kLoad };
 class Walk {
  public:
   Walk(const StepGraph& graph, const GraphPlan& plan)
-      : graph_(graph), on_(graph.tensors(), kNone), runs_in_(graph.operators() + 1) {
+      : graph_(graph), on_(graph.tensors(), kNowhere), runs_in_(graph.operators() + 1) {
     for (Index op = 0; op < graph.operators(); ++op) {
       for (const Index slot : plan.slots[op]) {
         runs_in_[slot].push_back({op, plan.is_load(op, slot) ? How::kLoad : How::kAgain});
@@ -41,7 +41,7 @@ class Walk {
     for (const Index storage : graph_.makes(op)) storage_.push_back(storage);
     for (const Index tensor : graph_.results(op)) {
       const Index storage = graph_.tensor(tensor).storage;
-      on_[tensor] = kNone;
+      on_[tensor] = kNowhere;
       if (graph_.storage(storage).op == op) {
         const auto made = graph_.makes(op);
         on_[tensor] =

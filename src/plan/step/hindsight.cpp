@@ -29,9 +29,9 @@ constexpr double kForPolicies = 0.2, kForCuts = 0.5, kWithoutStore = 0.4;
 // Policies are given up there.
 constexpr double kMostSlowdown = 10;
 
-class Search {
+class HindsightSearch {
  public:
-  Search(const StepGraph& graph, const HindsightOptions& options)
+  HindsightSearch(const StepGraph& graph, const HindsightOptions& options)
       : graph_(graph), options_(options), best_(std::numeric_limits<std::int64_t>::max()) {}
 
   Hindsight run() {
@@ -63,7 +63,7 @@ class Search {
     plain.forget_store();
     HindsightOptions options = options_;
     options.seconds *= kWithoutStore;
-    if (Hindsight found = Search(plain, options).run(); found.plan) {
+    if (Hindsight found = HindsightSearch(plain, options).run(); found.plan) {
       consider(*std::move(found.plan));
     }
     begin_ = watch_.elapsed().count();
@@ -170,7 +170,7 @@ class Search {
 }  // namespace
 
 Hindsight plan_with_hindsight(const StepGraph& graph, const HindsightOptions& options) {
-  return Search(graph, options).run();
+  return HindsightSearch(graph, options).run();
 }
 
 }  // namespace reprise::plan

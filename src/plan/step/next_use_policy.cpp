@@ -13,9 +13,9 @@ using Index = StepGraph::Index;
 
 constexpr Index kNever = std::numeric_limits<Index>::max();
 
-class Simulation {
+class NextUseRun {
  public:
-  Simulation(const StepGraph& graph, const NextUseOptions& options)
+  NextUseRun(const StepGraph& graph, const NextUseOptions& options)
       : graph_(graph),
         options_(options),
         plan_(graph),
@@ -315,7 +315,7 @@ class Simulation {
 }  // namespace
 
 std::optional<GraphPlan> plan_by_next_use(const StepGraph& graph, const NextUseOptions& options) {
-  return Simulation(graph, options).run();
+  return NextUseRun(graph, options).run();
 }
 
 }  // namespace reprise::plan

@@ -8,10 +8,10 @@ namespace {
 
 using Index = StepGraph::Index;
 
-constexpr Index kNever = std::numeric_limits<Index>::max();
+constexpr Index kNoRun = std::numeric_limits<Index>::max();
 // Edges of intervals that are there when the slot begins, or still when it ends.
-constexpr Index kBefore = kNever - 1;
-constexpr Index kAfter = kNever;
+constexpr Index kBefore = kNoRun - 1;
+constexpr Index kAfter = kNoRun;
 
 }  // namespace
 
@@ -90,7 +90,7 @@ void PlanMemory::recount(Index storage) {
   const std::vector<Index>& runs = runs_[op];
   fresh_.clear();
   for (std::size_t k = 0; k < runs.size(); ++k) {
-    const Index next = k + 1 < runs.size() ? runs[k + 1] : kNever;
+    const Index next = k + 1 < runs.size() ? runs[k + 1] : kNoRun;
     End end{runs[k], op};
     for (const Index tensor : graph_.results(op)) {
       if (graph_.tensor(tensor).storage != storage) continue;
@@ -114,12 +114,12 @@ void PlanMemory::recount(Index storage) {
 
 PlanMemory::End PlanMemory::last_read(Index tensor, Index slot, Index next) const {
   End end{slot, graph_.tensor(tensor).op};
-  if (graph_.is_kept(tensor) && next == kNever) end = {graph_.operators(), kNever};
+  if (graph_.is_kept(tensor) && next == kNoRun) end = {graph_.operators(), kNoRun};
   const Index storage = graph_.tensor(tensor).storage;
   for (const Index reader : graph_.readers(tensor)) {
     const std::vector<Index>& runs = computed_[reader];
     // The reader's runs that see this one of the maker's.
-    auto after = next == kNever ? runs.end() : std::lower_bound(runs.begin(), runs.end(), next);
+    auto after = next == kNoRun ? runs.end() : std::lower_bound(runs.begin(), runs.end(), next);
     if (after == runs.begin() || *std::prev(after) < slot) continue;
     end = std::max(end, End{*std::prev(after), reader});
     for (const Index result : graph_.results(reader)) {
@@ -127,7 +127,7 @@ PlanMemory::End PlanMemory::last_read(Index tensor, Index slot, Index next) cons
       // A view: its readers read the storage as well.
       for (auto run = std::lower_bound(runs.begin(), runs.end(), slot); run != after; ++run) {
         const auto later = std::next(run);
-        end = std::max(end, last_read(result, *run, later == runs.end() ? kNever : *later));
+        end = std::max(end, last_read(result, *run, later == runs.end() ? kNoRun : *later));
       }
     }
   }
@@ -201,9 +201,9 @@ void PlanMemory::look_into(Index slot) {
 bool PlanMemory::is_read(Run run) const {
   const std::size_t k = run_seen(run.op, run.slot);
   const std::vector<Index>& runs = runs_[run.op];
-  const Index next = k + 1 < runs.size() ? runs[k + 1] : kNever;
+  const Index next = k + 1 < runs.size() ? runs[k + 1] : kNoRun;
   for (const Index tensor : graph_.results(run.op)) {
-    if (graph_.is_kept(tensor) && next == kNever) return true;
+    if (graph_.is_kept(tensor) && next == kNoRun) return true;
     for (const Index reader : graph_.readers(tensor)) {
       const std::vector<Index>& theirs = computed_[reader];
       const auto seen = std::lower_bound(theirs.begin(), theirs.end(), run.slot);
@@ -215,17 +215,17 @@ bool PlanMemory::is_read(Run run) const {
 
 Index PlanMemory::next_read(Index storage, std::size_t run, Index slot) const {
   const Index op = graph_.storage(storage).op;
-  const Index next = run + 1 < runs_[op].size() ? runs_[op][run + 1] : kNever;
-  Index first = kNever;
+  const Index next = run + 1 < runs_[op].size() ? runs_[op][run + 1] : kNoRun;
+  Index first = kNoRun;
   for (const Index tensor : graph_.tensors_on(storage)) {
-    if (graph_.is_kept(tensor) && next == kNever) first = std::min(first, graph_.operators());
+    if (graph_.is_kept(tensor) && next == kNoRun) first = std::min(first, graph_.operators());
     for (const Index reader : graph_.readers(tensor)) {
       const std::vector<Index>& theirs = computed_[reader];
       const auto seen = std::lower_bound(theirs.begin(), theirs.end(), slot);
       if (seen != theirs.end() && *seen < next) first = std::min(first, *seen);
     }
   }
-  return first == kNever ? 0 : first;
+  return first == kNoRun ? 0 : first;
 }
 
 }  // namespace reprise::plan

@@ -21,7 +21,7 @@ namespace {
 constexpr std::string_view kPlanFormat = "reprise learned plan";
 constexpr std::int64_t kPlanVersion = 1;
 constexpr double kMostTimes = 1e9;
-constexpr ValueNumber kMostValues = 1 << 24;
+constexpr ValueNumber kMostNumbers = 1 << 24;
 // In the order of StepScript::Do.
 constexpr std::string_view kActions[] = {"make", "drop", "forget"};
 
@@ -72,9 +72,9 @@ void add_actions(const JsonTree& tree, StepScript& script) {
     const std::string_view number = space < each.size() ? each.substr(space + 1) : "";
     ValueNumber value = 0;
     const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), value);
-    if (error != std::errc() || end != number.data() + number.size() || value >= kMostValues) {
+    if (error != std::errc() || end != number.data() + number.size() || value >= kMostNumbers) {
       tree.refuse("has \"" + std::string(each) + "\"; an action has a value from 0 to " +
-                  std::to_string(kMostValues - 1) + ", such as \"drop 17\"");
+                  std::to_string(kMostNumbers - 1) + ", such as \"drop 17\"");
     }
     script.actions.push_back({static_cast<StepScript::Do>(found - std::begin(kActions)), value});
   }

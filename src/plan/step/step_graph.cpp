@@ -10,7 +10,7 @@ namespace reprise::plan {
 
 namespace {
 
-constexpr StepGraph::Index kNone = std::numeric_limits<StepGraph::Index>::max();
+constexpr StepGraph::Index kAbsent = std::numeric_limits<StepGraph::Index>::max();
 
 }  // namespace
 
@@ -20,8 +20,8 @@ StepGraph::StepGraph(const Trace& trace, double store_bytes_per_second,
   const auto is_constant = [&](Index value) {
     return trace.operators[trace.values[value].producer].is_constant;
   };
-  std::vector<Index> tensor_of(trace.tensors.size(), kNone);
-  std::vector<Index> storage_of(trace.values.size(), kNone);
+  std::vector<Index> tensor_of(trace.tensors.size(), kAbsent);
+  std::vector<Index> storage_of(trace.values.size(), kAbsent);
   std::int64_t constants = 0;
   Lists on;  // the storage of each tensor
   for (Index o = 0; o < trace.operators.size(); ++o) {
@@ -36,7 +36,7 @@ StepGraph::StepGraph(const Trace& trace, double store_bytes_per_second,
     const std::size_t first = reads_.items.size();
     for (Index a = op.arguments.begin; a < op.arguments.end; ++a) {
       const Index tensor = tensor_of[trace.arguments[a]];
-      if (tensor == kNone) continue;
+      if (tensor == kAbsent) continue;
       const auto begin = reads_.items.begin() + static_cast<std::ptrdiff_t>(first);
       if (std::find(begin, reads_.items.end(), tensor) != reads_.items.end()) continue;
       reads_.items.push_back(tensor);
@@ -45,7 +45,7 @@ StepGraph::StepGraph(const Trace& trace, double store_bytes_per_second,
     for (Index t = op.results.begin; t < op.results.end; ++t) {
       const Trace::Tensor& made = trace.tensors[t];
       if (is_constant(made.value)) continue;
-      if (storage_of[made.value] == kNone) {
+      if (storage_of[made.value] == kAbsent) {
         storage_of[made.value] = static_cast<Index>(storages_.size());
         storages_.push_back({trace.values[made.value].bytes, index});
         makes_.items.push_back(storage_of[made.value]);
@@ -65,7 +65,7 @@ StepGraph::StepGraph(const Trace& trace, double store_bytes_per_second,
   tensors_on_ = inverse(on, storages_.size());
   is_kept_.assign(tensors_.size(), false);
   for (const Trace::Event& event : trace.events) {
-    if (event.what != Trace::Do::kKeep || tensor_of[event.subject] == kNone) continue;
+    if (event.what != Trace::Do::kKeep || tensor_of[event.subject] == kAbsent) continue;
     const Index tensor = tensor_of[event.subject];
     if (!is_kept_[tensor]) kept_.push_back(tensor);
     is_kept_[tensor] = true;

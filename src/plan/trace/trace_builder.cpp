@@ -12,16 +12,16 @@ namespace reprise::plan {
 
 namespace {
 
-constexpr std::int64_t kMostBytes = std::int64_t{1} << 60;
+constexpr std::int64_t kMostBytesInAll = std::int64_t{1} << 60;
 
-[[noreturn]] void fail(const std::string& reason) { throw UsageError(reason); }
+[[noreturn]] void refuse(const std::string& reason) { throw UsageError(reason); }
 
 std::string quoted(std::string_view name) { return "\"" + std::string(name) + "\""; }
 
 void check_sum(std::int64_t sum, std::int64_t added, std::int64_t most, const char* what) {
-  if (added < 0) fail(std::string(what) + " are below zero: " + std::to_string(added));
+  if (added < 0) refuse(std::string(what) + " are below zero: " + std::to_string(added));
   if (added > most - sum) {
-    fail(std::string(what) + " of the trace add up to more than " + std::to_string(most));
+    refuse(std::string(what) + " of the trace add up to more than " + std::to_string(most));
   }
 }
 
@@ -29,18 +29,19 @@ void check_sum(std::int64_t sum, std::int64_t added, std::int64_t most, const ch
 
 TraceBuilder::Slot TraceBuilder::known(std::string_view name) const {
   const auto found = slots_.find(name);
-  if (found == slots_.end()) fail(quoted(name) + " was not made before this event");
+  if (found == slots_.end()) refuse(quoted(name) + " was not made before this event");
   return found->second;
 }
 
 TraceBuilder::Index TraceBuilder::held(std::string_view name) const {
   const Index tensor = bound_[known(name)];
-  if (holds_[tensor] == 0) fail(quoted(name) + " was released before this event");
+  if (holds_[tensor] == 0) refuse(quoted(name) + " was released before this event");
   return tensor;
 }
 
 void TraceBuilder::require_new(std::string_view name) const {
-  if (slots_.contains(name)) fail(quoted(name) + " was made before: every tensor needs a new name");
+  if (slots_.contains(name))
+    refuse(quoted(name) + " was made before: every tensor needs a new name");
 }
 
 TraceBuilder::Index TraceBuilder::begin_operator(std::string_view name,
@@ -99,7 +100,7 @@ void TraceBuilder::let_go(Index tensor) {
 
 void TraceBuilder::constant(std::string_view name, std::int64_t bytes) {
   require_new(name);
-  check_sum(bytes_, bytes, kMostBytes, "bytes");
+  check_sum(bytes_, bytes, kMostBytesInAll, "bytes");
   begin_operator("constant", {}, 0);
   trace_.operators.back().is_constant = true;
   add_result(bytes, -1);
@@ -117,14 +118,14 @@ void TraceBuilder::call(std::string_view name, std::span<const std::string_view>
     const Result& each = results[i];
     require_new(each.name);
     for (std::size_t j = 0; j < i; ++j) {
-      if (results[j].name == each.name) fail(quoted(each.name) + " is named twice as a result");
+      if (results[j].name == each.name) refuse(quoted(each.name) + " is named twice as a result");
     }
     if (each.view_of < -1 || each.view_of >= static_cast<std::int64_t>(arguments.size())) {
-      fail(quoted(each.name) + " is a view of argument " + std::to_string(each.view_of) +
-           ", but \"" + std::string(name) + "\" has " + std::to_string(arguments.size()) +
-           "; give one of them, counted from 0, or -1");
+      refuse(quoted(each.name) + " is a view of argument " + std::to_string(each.view_of) +
+             ", but \"" + std::string(name) + "\" has " + std::to_string(arguments.size()) +
+             "; give one of them, counted from 0, or -1");
     }
-    check_sum(bytes, each.bytes, kMostBytes, "bytes");
+    check_sum(bytes, each.bytes, kMostBytesInAll, "bytes");
     bytes += each.bytes;
   }
 
@@ -143,16 +144,16 @@ void TraceBuilder::mutate(std::string_view name, std::span<const std::string_vie
   std::int64_t bytes = bytes_;
   for (std::size_t i = 0; i < written.size(); ++i) {
     if (written[i] < 0 || written[i] >= static_cast<std::int64_t>(arguments.size())) {
-      fail("\"" + std::string(name) + "\" writes to argument " + std::to_string(written[i]) +
-           ", but it has " + std::to_string(arguments.size()) + "; arguments are counted from 0");
+      refuse("\"" + std::string(name) + "\" writes to argument " + std::to_string(written[i]) +
+             ", but it has " + std::to_string(arguments.size()) + "; arguments are counted from 0");
     }
     const std::string_view target = arguments[written[i]];
     for (std::size_t j = 0; j < i; ++j) {
       if (arguments[written[j]] == target)
-        fail(quoted(target) + " is written to twice by one call");
+        refuse(quoted(target) + " is written to twice by one call");
     }
     const std::int64_t size = trace_.values[trace_.tensors[held(target)].value].bytes;
-    check_sum(bytes, size, kMostBytes, "bytes");
+    check_sum(bytes, size, kMostBytesInAll, "bytes");
     bytes += size;
   }
 
@@ -192,7 +193,7 @@ void TraceBuilder::release(std::string_view name) {
 }
 
 Trace TraceBuilder::finish() && {
-  if (trace_.operators.empty()) fail("the trace has no operator");
+  if (trace_.operators.empty()) refuse("the trace has no operator");
   for (const Index tensor : bound_) {
     if (holds_[tensor] > 0) trace_.events.push_back({Trace::Do::kKeep, tensor});
   }
