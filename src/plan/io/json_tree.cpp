@@ -8,6 +8,12 @@
 #include <nlohmann/json.hpp>
 
 namespace reprise::plan {
+// What the parser has read so far; it looks one character ahead where a number ends.
+struct Position {
+  std::int64_t line = 1;
+  char last = 0;
+};
+
 namespace {
 
 using nlohmann::json;
@@ -15,12 +21,6 @@ using nlohmann::json;
 constexpr std::size_t kDeepest = 32;
 constexpr std::size_t kMostFields = 64;
 constexpr std::size_t kMostValues = 1'000'000;
-
-// What the parser has read so far; it looks one character ahead where a number ends.
-struct Position {
-  std::int64_t line = 1;
-  char last = 0;
-};
 
 class CountingIterator {
  public:
