@@ -212,9 +212,11 @@ TEST(CheckpointPartialBackward, AFailedBackwardFreesWhatItRecomputed) {
 
 TEST(CheckpointChainMemory, ActivationsOfAChainGrowWithTheNumberOfSegmentsOnly) {
   // 64 operators in 8 regions, the square root: the arguments of 7 regions (the first one's is x),
-  // what one region saves beside its argument (7), the result, and a gradient.
-  const at::Tensor x = leaf({kSize});
-  const Bytes one(kSize * 4);
+  // what one region saves beside its argument (7), the result, and a gradient. malloc may round
+  // each block up to a page, which is a thousandth of these blocks.
+  constexpr std::int64_t size = 1'000'000;
+  const at::Tensor x = leaf({size});
+  const Bytes one(size * 4);
   const auto chain = [](const at::Tensor& t, int operators) {
     at::Tensor y = t;
     for (int i = 0; i < operators; ++i) y = y.sin();

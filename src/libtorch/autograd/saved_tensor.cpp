@@ -12,15 +12,13 @@ namespace reprise::libtorch {
 namespace {
 
 // The end of autograd's text about a change in place.
-std::string anomaly_hint() {
+const char* anomaly_hint() {
   if (torch::autograd::AnomalyMode::is_enabled()) {
     return " Hint: the backtrace further above shows the operation that failed to compute its "
            "gradient. The variable in question was changed in there or anywhere later. Good luck!";
   }
-  return std::string(
-             " Hint: enable anomaly detection to find the operation that failed to compute its "
-             "gradient, with ") +
-         kAnomalyCall;
+  return " Hint: enable anomaly detection to find the operation that failed to compute its "
+         "gradient, with torch.autograd.set_detect_anomaly(True, check_nan=False).";
 }
 
 }  // namespace

@@ -55,13 +55,9 @@ std::string forward_name_of(const Node& node) {
 // From 2.13 on a kind of thread-local information is the address of a name.
 inline constexpr std::string_view kThreadStateName = "REPRISE_THREAD_STATE";
 inline constexpr c10::DebugInfoKind kThreadState(&kThreadStateName);
-// How autograd's error about a change in place ends.
-inline constexpr const char* kAnomalyCall =
-    "torch.autograd.set_detect_anomaly(True, check_nan=False).";
 #else
 // Before 2.13 the kinds are a closed enumeration; this one is meant for outsiders' tests.
 inline constexpr c10::DebugInfoKind kThreadState = c10::DebugInfoKind::TEST_INFO_2;
-inline constexpr const char* kAnomalyCall = "torch.autograd.set_detect_anomaly(True).";
 #endif
 
 #if REPRISE_TORCH_AT_LEAST(2, 12)

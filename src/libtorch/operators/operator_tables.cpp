@@ -30,6 +30,7 @@ constexpr HiddenWrite kHiddenWrites[] = {
     // Sums into what was there before.
     {"quantized::conv2d_add", {"qaccum"}},
     {"quantized::conv2d_add_relu", {"qaccum"}},
+    {"onednn::qconv2d_pointwise", {"qaccum"}},
     {"onednn::qlinear_pointwise", {"other"}},
     // Collectives.
     {"c10d::allreduce_", {"tensors"}},
@@ -261,7 +262,7 @@ constexpr std::string_view kHarmless[] = {
 
 // Weights that were packed once and are only read.
 constexpr std::string_view kImmutableObjects[] = {
-    "quantized::", "_quantized::", "sparse::", "mkldnn_prepacked::", "aten::quantized_",
+    "quantized::", "_quantized::", "sparse::", "mkldnn_prepacked::", "prepacked::", "aten::quantized_",
 };
 
 template <std::size_t kCount>

@@ -139,7 +139,7 @@ std::vector<ShapeCase> reduction_cases() {
                      }});
   }
   cases.push_back({"aten::trace", [](Draw& d) -> Arguments {
-                     return {d.real({3, d.number(1, 4)})};
+                     return {d.real({3, d.number(1, 4)}).to(at::kFloat)};
                    }});
   cases.push_back({"aten::_cdist_forward", [](Draw& d) { return distances(d, false); }});
   cases.push_back({"aten::_cdist_backward", [](Draw& d) { return distances(d, true); }});
