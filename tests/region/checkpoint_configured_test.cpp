@@ -48,7 +48,8 @@ TEST_P(CheckpointedP, EachCallIsARegionOfItsOwn) {
   EXPECT_FALSE(y_.grad().defined());
   second.sum().backward();
   EXPECT_EQ(runs, 4);
-  EXPECT_TRUE(same_bits(take_gradients({x_}), gradients_of([&] { return x_.exp().sin(); }, {x_})));
+  const Tensors actual = take_gradients({x_});
+  EXPECT_TRUE(same_bits(actual, gradients_of([&] { return x_.exp().sin(); }, {x_})));
 }
 
 TEST_P(CheckpointedP, FunctionsOfEveryKindGivePlainGradients) {
@@ -88,7 +89,7 @@ TEST_P(CheckpointedP, ModulesOfEveryKindGivePlainGradients) {
 
 TEST_P(CheckpointedP, AScriptedModuleGivesPlainGradients) {
   torch::jit::Module module("layer");
-  module.define("def forward(self, x):\n    return torch.sin(torch.exp(x))");
+  module.define("def forward(self, x):\n    return torch.sin(torch.exp(x))\n");
   const auto region = checkpointed(options_, module);
   EXPECT_TRUE(same_bits(gradients_of([&] { return region(x_).toTensor(); }, {x_}),
                         gradients_of([&] { return x_.exp().sin(); }, {x_})));
@@ -136,8 +137,8 @@ TEST_P(CheckpointedP, ArgumentsAreForwardedAsByCheckpoint) {
   EXPECT_EQ(name, "seven");
   y.sum().backward();
   EXPECT_EQ(seen, 2);
-  EXPECT_TRUE(same_bits(take_gradients({x_, y_}),
-                        gradients_of([&] { return x_.exp() * y_ * 3; }, {x_, y_})));
+  const Tensors actual = take_gradients({x_, y_});
+  EXPECT_TRUE(same_bits(actual, gradients_of([&] { return x_.exp() * y_ * 3; }, {x_, y_})));
 }
 
 TEST_P(CheckpointedP, ServesWhereAFunctionObjectIsWanted) {

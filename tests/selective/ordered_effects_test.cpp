@@ -301,6 +301,9 @@ TEST_F(OrderedEffects, ADeclarationOverrulesTheSchema) {
 }
 
 TEST_F(OrderedEffects, AreNotReplayedByABudget) {
+  if (libtorch::operator_interceptor_variant() == "generic") {
+    GTEST_SKIP() << "a byte budget refuses the generic interceptor";
+  }
   const auto runs_in_a_step = [this](const char* name) {
     MemoryBudget budget(GiB(64), {.min_bytes = Bytes(1), .paranoid = true});
     const auto step = budget.step();
