@@ -1,5 +1,5 @@
 // checkpoint(f, args...) runs f now, keeps only its arguments, and runs f again when backward needs
-// what f computed. It does what torch.utils.checkpoint (2.13) does, for C++.
+// what f computed. It does what torch.utils.checkpoint (2.15) does, for C++.
 //
 //   auto y = reprise::checkpoint([&](at::Tensor x) { return block->forward(x); }, x);
 //   auto y = reprise::checkpoint(block, x);                      // a module is a function too
@@ -271,6 +271,49 @@ template <class F, class... Args>
   requires(!std::same_as<std::remove_cvref_t<F>, CheckpointOptions>)
 auto checkpoint(F&& f, Args&&... args) {
   return checkpoint(detail::default_options(), std::forward<F>(f), std::forward<Args>(args)...);
+}
+
+// checkpoint() with its options and its function given ahead. torch has it as a decorator,
+// checkpoint(use_reentrant=False)(fn).
+//
+//   const auto attend = reprise::checkpointed({.early_stop = EarlyStop::kNever}, attention);
+//   h = attend(q, k, v);                               // as checkpoint(options, attention, q, k, v)
+//   std::function<at::Tensor(at::Tensor)> layer = reprise::checkpointed(block);
+//
+// Each call is a region of its own, with all rules of checkpoint() for its arguments, results and
+// errors. The options hold for every call, and a `context` makes new guards for each.
+//
+// The callable can be copied and moved, also if f cannot. All copies and all their regions share
+// one f and keep it alive, so the callable may be destroyed before backward. A module passed as an
+// lvalue object is referred to. Several threads may call at once if f can be called so.
+template <class F>
+class Checkpointed {
+ public:
+  // Throws UsageError for options that exclude each other.
+  Checkpointed(CheckpointOptions options, F f)
+      : options_(std::move(options)), function_(std::make_shared<F>(std::move(f))) {
+    detail::check_options(options_);
+  }
+
+  template <class... Args>
+  auto operator()(Args&&... args) const {
+    return checkpoint(options_, detail::SharedFunction<F>{function_}, std::forward<Args>(args)...);
+  }
+
+ private:
+  CheckpointOptions options_;
+  std::shared_ptr<F> function_;
+};
+
+template <class F>
+auto checkpointed(CheckpointOptions options, F&& f) {
+  return Checkpointed<detail::StoredFunction<F>>(std::move(options), std::forward<F>(f));
+}
+
+// The same with default options.
+template <class F>
+auto checkpointed(F&& f) {
+  return checkpointed(detail::default_options(), std::forward<F>(f));
 }
 
 }  // namespace reprise

@@ -9,7 +9,7 @@
 // call. That call then gets the kept results and does not run. The policy is not asked again, and
 // calls are matched in the order of forward.
 //
-// The semantics are those of create_selective_checkpoint_contexts in torch 2.13
+// The semantics are those of create_selective_checkpoint_contexts in torch 2.15
 // (torch/utils/checkpoint.py), except where this header says otherwise:
 // - Kept results are freed when they have been used, and with the graph. So a region can be
 //   recomputed once. A second backward over it (retain_graph, second derivatives) is a
@@ -29,6 +29,8 @@
 // - One in-place draw is kept by kPreferSave: bernoulli_, a dropout mask on the CPU. It takes one
 //   bit an element, from 32,768 elements on, since drawing takes ten times longer than unpacking.
 //   Under a MemoryBudget, which packs masks itself, it is drawn again.
+// - An operator with ordered effects (it prints, counts, sends) is kept under every policy but
+//   kMustRecompute: see declare_ordered_effects() below.
 // - Autocast's casts are recomputed: autocast caches them longer than a region lasts.
 // - A kept operator that draws random numbers leaves the generator as if it had run, so later draws
 //   are the same again. (torch leaves the generator where it was.)
@@ -249,6 +251,18 @@ struct SelectiveOptions {
   bool reuse = false;
   // Accept kept results that were changed in place later, and use the changed values.
   bool allow_cache_entry_mutation = false;
+  // Show kept results to the saved-tensor hooks around the region, as autograd shows what it saves:
+  // the innermost SavedTensorHooksScope, SaveOnCpuScope or OffloadScope (or PyTorch's hooks in a
+  // Python process) packs them in forward and unpacks them for the recomputation.
+  // - The scope may stand around the region, around other regions that it is inside of, or in f.
+  // - Results that the policy offloads go to its store instead, and the bits of a kept dropout mask
+  //   stay. A custom function that is kept (below) saves its own tensors through the hooks as well.
+  // - Results that hooks keep are recomputed or refused after a change in place, whatever
+  //   allow_cache_entry_mutation says.
+  // The default is false, which is what torch 2.15 does if nothing is said. The policy has chosen
+  // these results to be there at once, and an offload policy names a store for them. Lossy hooks
+  // would also change what the region is recomputed from, and not only what is read in backward.
+  bool respect_saved_tensors_hooks = false;
 };
 
 // The value for CheckpointOptions::context.
@@ -257,6 +271,30 @@ std::function<RegionContexts()> selective(OperatorPolicy policy, SelectiveOption
 // The contexts of one region, as torch's function of this name returns them.
 RegionContexts create_selective_checkpoint_contexts(OperatorPolicy policy,
                                                     SelectiveOptions options = {});
+
+// -- Operators with ordered effects
+//
+// Some operators are called for what they do besides computing results: they print, count, send or
+// advance an object. Such effects must happen once, in the program's order. A selective region
+// keeps these operators' results and never runs them again, unless the policy answers
+// kMustRecompute. Neither kPreferRecompute nor a byte limit overrules that. An offload policy moves
+// their results to its store. A region without a policy runs everything again.
+//
+// Known without a declaration, as in torch 2.15: operators that take an object (a TorchBind class,
+// but not packed weights), aten::_print, and the check behind linalg functions. In addition:
+// operators that take no tensor and return nothing. Declare all others.
+// - Operators that write to an argument or return a view of one run again, as do collectives.
+// - The operator needs a kernel of its own (for CPU, CUDA or CompositeExplicitAutograd). One that
+//   is made of other operators is seen as these.
+// - A result that is changed in place later is a DeterminismError.
+// - Inside a custom function (below) that runs again, the operator is kept too.
+// - In a step of a MemoryBudget the operator's results stay, since it is never replayed.
+
+// Says whether the operator has ordered effects, for the whole process. The name is as in
+// SelectiveCheckpointContext::is(). In torch this is registered in torch.library. Call it before
+// regions run. Throws UsageError for an unknown name, and for operators that write to arguments or
+// return views.
+void declare_ordered_effects(std::string_view op, bool has_effects = true);
 
 // -- Custom autograd functions
 //

@@ -64,7 +64,7 @@ void Frame::run_forward(const CheckpointOptions& options) {
   {
     auto state = libtorch::copy_of_current_state();
     auto self = shared_from_this();
-    state->set_hooks(self);
+    state->set_region_hooks(self);
     state->checkpointing = true;
     const ReplayState::Recording recording({std::move(self), &replay_}, *state);
     libtorch::ThreadStateScope in_force(std::move(state));
@@ -238,7 +238,7 @@ bool Frame::run_again(Recomputation& run, detail::Tensors& arguments,
                       std::vector<std::string>& operators) {
   libtorch::RecordingScope recording;
   auto state = libtorch::copy_of_current_state();
-  state->set_hooks(run.shared_from_this());
+  state->set_region_hooks(run.shared_from_this());
   state->checkpointing = false;
   state->recomputing = true;
   state->path = path_;

@@ -1,6 +1,5 @@
 // How kept calls are answered in the recomputation; selective.h states the rules.
 #include <reprise/error.h>
-#include <reprise/saved_tensor_hooks.h>
 #include <reprise/store.h>
 
 #include <algorithm>
@@ -11,6 +10,7 @@
 #include "libtorch/memory/fresh_memory.h"
 #include "libtorch/operators/operator_effects.h"
 #include "selective/caching.h"
+#include "selective/hooked_results.h"
 
 namespace reprise::selecting {
 namespace {
@@ -87,6 +87,18 @@ void Answering::walking(const F& step) {
   if (!walk_.difference.empty()) kept_->difference = walk_.difference;
 }
 
+std::string remedy_of_change(const KeptCall& kept) {
+  if (kept.has_effects) {
+    return "Its ordered effects must not happen again: change a copy of the result, or answer "
+           "kMustRecompute";
+  }
+  if (kept.offloads) return "Answer kPreferCpuOffload, which recomputes it then";
+  return std::string("Answer kPreferSave, which recomputes it then") +
+         (kept.parked.empty() ? ", or set SelectiveOptions::allow_cache_entry_mutation to use the "
+                                "changed value"
+                              : "");
+}
+
 Answer Answering::answer_to(const c10::FunctionSchema& schema, std::uint64_t shapes) {
   KeptResults::Found next;
   walking([&] { next = kept_->next_call(walk_, schema, shapes); });
@@ -110,17 +122,13 @@ Answer Answering::answer_to(const c10::FunctionSchema& schema, std::uint64_t sha
   // What was moved away may have been changed before or after it was read.
   const bool may_use_changed = options_.allow_cache_entry_mutation && found->parked.empty();
   if (!may_use_changed && found->watch.saw_change()) {
-    if (!found->must) {
+    if (!found->must && !found->has_effects) {
       return {.kind = found->is_function ? Answer::Kind::kRunUnmanaged : Answer::Kind::kRun};
     }
     throw DeterminismError("selective checkpoint: the kept result of " + name_of(schema) +
                            " has been mutated: it was changed in place after the operator returned "
-                           "it. Answer " +
-                           (found->parked.empty()
-                                ? "kPreferSave, which recomputes it then, or set "
-                                  "SelectiveOptions::allow_cache_entry_mutation to use the changed "
-                                  "value"
-                                : "kPreferCpuOffload, which recomputes it then"));
+                           "it. " +
+                           remedy_of_change(*found));
   }
   Answer answer{.kind = found->draw != nullptr ? Answer::Kind::kDraw : Answer::Kind::kResults,
                 .results = {},
@@ -130,7 +138,7 @@ Answer Answering::answer_to(const c10::FunctionSchema& schema, std::uint64_t sha
                 .draw = found->draw,
                 .is_private = found->is_private};
   // What is parked takes no memory: it stays, in case that loading fails and is tried again.
-  if (hands_out_copies_ || !found->parked.empty()) {
+  if (hands_out_copies_ || !found->parked.empty() || !found->holds_memory()) {
     answer.results = found->copy_of_results();
   } else {
     answer.results = std::move(found->results);
@@ -202,13 +210,17 @@ void Answering::intercept(OperatorCall& call) {
 }
 
 void Answering::call_function(detail::FunctionCall& call) {
-  const Answer answer = answer_to(schema_of_function(call.name), /*shapes=*/0);
-  if (answer.kind != Answer::Kind::kResults) {
-    const libtorch::WithoutInterceptor inside(*this);
-    if (answer.kind == Answer::Kind::kRun) return detail::call_function(call);
-    const NoSavedTensorHooksScope unmanaged;
+  Answer answer = answer_to(schema_of_function(call.name), /*shapes=*/0);
+  if (answer.kind == Answer::Kind::kRun) {
+    const libtorch::WithoutInterceptor inside(*this, only_effects());
     return detail::call_function(call);
   }
+  if (answer.kind != Answer::Kind::kResults) {
+    const libtorch::WithoutInterceptor inside(*this);
+    const PastRegionsScope saves(/*to_program_hooks=*/false);
+    return detail::call_function(call);
+  }
+  if (!answer.parked.empty()) fetch(answer);
   set_generators(answer.drawn);
   std::vector<at::Tensor> results;
   for (const c10::IValue& result : answer.results) {

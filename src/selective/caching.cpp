@@ -2,9 +2,9 @@
 #include "selective/caching.h"
 
 #include <reprise/error.h>
-#include <reprise/saved_tensor_hooks.h>
 
 #include <algorithm>
+#include <atomic>
 #include <utility>
 
 #include "libtorch/autograd/saved_tensor.h"
@@ -12,6 +12,7 @@
 #include "libtorch/operators/operator_effects.h"
 #include "libtorch/operators/operator_schemas.h"
 #include "selective/function_effects.h"
+#include "selective/hooked_results.h"
 #include "selective/offloading.h"
 
 namespace reprise::selecting {
@@ -47,11 +48,6 @@ bool changes_arguments(const OperatorFacts& facts, at::ArrayRef<c10::IValue> arg
                    "of that. Answer kPreferSave, which recomputes it");
 }
 
-// By a counter of its own: whether the value is still right is watched by the kept call.
-std::shared_ptr<ParkedTensor> park(const Offloading& offloading, const at::Tensor& tensor) {
-  return tensor.defined() ? offloading.park(libtorch::alias_with_own_counter(tensor)) : nullptr;
-}
-
 class Caching final : public SelectiveInterceptor {
  public:
   Caching(std::shared_ptr<KeptResults> kept, SelectiveOptions options)
@@ -76,6 +72,8 @@ class Caching final : public SelectiveInterceptor {
   void keep(const OperatorCall& call, const OperatorFacts& facts, const Verdict& verdict,
             const SelectiveCheckpointContext& context, std::size_t position);
   void intercept_write(OperatorCall& call, const OperatorFacts& facts);
+  std::shared_ptr<ParkedTensor> park(const Offloading& offloading, const at::Tensor& tensor,
+                                     bool is_private) const;
   void keep_draw(const OperatorFacts& facts, at::ArrayRef<c10::IValue> arguments,
                  const Verdict& verdict, std::size_t position);
   void note_results(const OperatorCall& call, const OperatorFacts& facts);
@@ -87,8 +85,21 @@ class Caching final : public SelectiveInterceptor {
 // Whether to keep what a call returned or will return, as the policy says. New tensors (zeros) cost
 // nothing to make again, and are filled in ways that are not seen.
 bool may_keep(const OperatorFacts& facts, CheckpointPolicy policy) {
+  if (facts.ordered_effects) return policy != CheckpointPolicy::kMustRecompute;
   if (recomputes(policy)) return false;
   return (!facts.aliases && !facts.makes_new) || must(policy);
+}
+
+// By the policy in a store, or else by the program's hooks; null if the tensor stays as it is. By a
+// counter of its own: whether the value is still right is watched by the kept call.
+std::shared_ptr<ParkedTensor> Caching::park(const Offloading& offloading, const at::Tensor& tensor,
+                                            bool is_private) const {
+  if (!tensor.defined()) return nullptr;
+  if (offloading.wanted()) {
+    auto parked = offloading.park(libtorch::alias_with_own_counter(tensor));
+    if (parked != nullptr) return parked;
+  }
+  return options_.respect_saved_tensors_hooks ? pack_by_hooks(tensor, is_private) : nullptr;
 }
 
 // An operator that changes one argument and gives it back, and has no other effects but draws.
@@ -162,13 +173,14 @@ void Caching::intercept_write(OperatorCall& call, const OperatorFacts& facts) {
     keep_draw(facts, arguments, verdict, begun.position);
   }
   if (followed != nullptr && !followed->parked.empty()) {
-    const Offloading offloading(
-        kept_->schema_at(followed->position),
-        followed->must ? CheckpointPolicy::kMustCpuOffload : CheckpointPolicy::kPreferCpuOffload,
-        options_.store);
+    const Offloading offloading(kept_->schema_at(followed->position),
+                                !followed->offloads ? CheckpointPolicy::kPreferSave
+                                : followed->must    ? CheckpointPolicy::kMustCpuOffload
+                                                    : CheckpointPolicy::kPreferCpuOffload,
+                                options_.store);
     std::size_t next = 0;
     visit_tensors(followed->results, [&](const at::Tensor& tensor) {
-      followed->parked[next++] = park(offloading, tensor);
+      followed->parked[next++] = park(offloading, tensor, followed->is_private);
     });
   }
   std::lock_guard<std::mutex> lock(kept_->mutex);
@@ -216,10 +228,13 @@ void Caching::keep(const OperatorCall& call, const OperatorFacts& facts, const V
   auto entry = std::make_unique<KeptCall>();
   entry->position = position;
   entry->must = must(verdict.policy);
+  entry->offloads = offloads(verdict.policy);
+  entry->has_effects = facts.ordered_effects;
   if (const auto generator = libtorch::generator_of_draw(facts, context.arguments())) {
     entry->drawn.push_back({*generator, RandomState::of_generators({&*generator, 1})});
   }
   const Offloading offloading(call.schema(), verdict.policy, options_.store);
+  const bool parks = offloading.wanted() || options_.respect_saved_tensors_hooks;
   for (const c10::IValue& result : call.results()) {
     entry->results.push_back(mapped(result, [&](const at::Tensor& tensor) {
       at::Tensor alias;
@@ -231,20 +246,21 @@ void Caching::keep(const OperatorCall& call, const OperatorFacts& facts, const V
         alias = alias_of(tensor);
         entry->watch.add(tensor);
       }
-      if (offloading.wanted()) entry->parked.push_back(park(offloading, alias));
+      if (parks) entry->parked.push_back(park(offloading, alias, facts.makes_new));
       return alias;
     }));
   }
-  const bool limited = verdict.limit != nullptr;
+  entry->drop_empty_parked();
+  const bool limited = verdict.limit != nullptr && !facts.ordered_effects;
   const Bytes bytes = limited ? context.result_bytes() : Bytes();
   const double worth =
       limited && bytes.count > 0 ? context.flops() / static_cast<double>(bytes.count) : 0.0;
   std::lock_guard<std::mutex> lock(kept_->mutex);
-  kept_->keep(std::move(entry), verdict.limit, bytes, worth);
+  kept_->keep(std::move(entry), limited ? verdict.limit : nullptr, bytes, worth);
 }
 
 // What it saves for backward stays with its node, outside of the region's care, and its operators
-// are no business of the policy.
+// are no business of the policy, but for those with ordered effects.
 void Caching::call_function(detail::FunctionCall& call) {
   const c10::FunctionSchema& schema = schema_of_function(call.name);
   KeptResults::Begun begun;
@@ -260,25 +276,41 @@ void Caching::call_function(detail::FunctionCall& call) {
                      ", a custom autograd function, whose saved tensors stay with its node; answer "
                      "kMustSave, or put an OffloadScope into its forward()");
   }
-  const libtorch::WithoutInterceptor inside(*this);
-  if (recomputes(policy)) return detail::call_function(call);
+  if (recomputes(policy)) {
+    const libtorch::WithoutInterceptor inside(*this, only_effects());
+    return detail::call_function(call);
+  }
   auto entry = std::make_unique<KeptCall>();
+  std::atomic<bool> has_effects = false;
+  const libtorch::WithoutInterceptor inside(
+      *this, std::make_shared<OnEffects>([&](OperatorCall&) { has_effects = true; }));
   const auto effects = FunctionEffects::of([&] {
-    const NoSavedTensorHooksScope unmanaged;
+    const PastRegionsScope saves(options_.respect_saved_tensors_hooks);
     detail::call_function(call);
   });
   entry->position = begun.position;
   entry->is_function = true;
   entry->must = policy == CheckpointPolicy::kMustSave;
+  entry->has_effects = has_effects;
   entry->runs_again = effects->wrote();
   if (entry->runs_again && entry->must && effects->surely_wrote()) refuse(policy, call.name);
+  if (entry->runs_again && has_effects) {
+    throw UsageError(
+        "selective checkpoint: the policy keeps " + call.name +
+        ", which writes to memory that it did not make and must run again for that. But "
+        "it calls an operator with ordered effects, which must run once. Answer "
+        "kPreferRecompute, which keeps what that operator returns");
+  }
   entry->drawn = effects->drawn();
   if (!entry->runs_again) {
+    const Offloading stays(schema, CheckpointPolicy::kPreferSave, options_.store);
     for (const at::Tensor& result : call.results()) {
       entry->watch.add(result);
       entry->results.emplace_back(alias_of(result));
+      entry->parked.push_back(park(stays, result, /*is_private=*/false));
       entry->required_grad.push_back(result.defined() && result.requires_grad());
     }
+    entry->drop_empty_parked();
   }
   std::lock_guard<std::mutex> lock(kept_->mutex);
   kept_->keep(std::move(entry), nullptr, Bytes(), 0);
@@ -297,6 +329,10 @@ bool SelectiveInterceptor::is_ignored(const OperatorCall& call, const OperatorFa
   if (&call.schema() == cast && libtorch::autocast_keys_off() != autocast_off_) return true;
   const auto* state = libtorch::current_state();
   return state != nullptr && state->own_work;
+}
+
+std::shared_ptr<libtorch::OperatorInterceptor> SelectiveInterceptor::only_effects() {
+  return std::make_shared<OnEffects>([this](OperatorCall& call) { intercept(call); });
 }
 
 std::shared_ptr<SelectiveInterceptor> make_caching(std::shared_ptr<KeptResults> kept,

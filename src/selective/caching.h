@@ -4,13 +4,27 @@
 
 #include <reprise/selective.h>
 
+#include <functional>
 #include <memory>
+#include <utility>
 
 #include "libtorch/operators/operator_facts.h"
 #include "libtorch/operators/operator_interceptor.h"
 #include "selective/kept_results.h"
 
 namespace reprise::selecting {
+
+// Sees operators with ordered effects, and lets the others pass.
+class OnEffects final : public libtorch::OperatorInterceptor {
+ public:
+  explicit OnEffects(std::function<void(libtorch::OperatorCall&)> then) : then_(std::move(then)) {}
+  void intercept(libtorch::OperatorCall& call) override {
+    if (call.facts().ordered_effects) then_(call);
+  }
+
+ private:
+  const std::function<void(libtorch::OperatorCall&)> then_;
+};
 
 class SelectiveInterceptor : public libtorch::OperatorInterceptor {
  public:
@@ -25,6 +39,9 @@ class SelectiveInterceptor : public libtorch::OperatorInterceptor {
   // or it is reprise's own doing, or a cast that autocast makes. Such casts are cached, for longer
   // than a region may last, so that a recomputation makes others than forward did.
   bool is_ignored(const libtorch::OperatorCall& call, const libtorch::OperatorFacts& facts) const;
+  // Takes this one's place inside a custom function that is run. It passes on operators with
+  // ordered effects.
+  std::shared_ptr<libtorch::OperatorInterceptor> only_effects();
 
  private:
   // The dispatch keys of autocast that were off when the region began.

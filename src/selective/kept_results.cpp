@@ -83,6 +83,18 @@ c10::SmallVector<c10::IValue, 1> KeptCall::copy_of_results() const {
   return copies;
 }
 
+bool KeptCall::holds_memory() const {
+  bool holds = draw != nullptr || !parked.empty();
+  visit_tensors(results, [&](const at::Tensor&) { holds = true; });
+  return holds;
+}
+
+void KeptCall::drop_empty_parked() {
+  if (std::ranges::none_of(parked, [](const auto& each) { return each != nullptr; })) {
+    parked.clear();
+  }
+}
+
 void KeptCall::release_parked() {
   std::size_t next = 0;
   for (c10::IValue& result : results) {
@@ -172,7 +184,7 @@ KeptCall* KeptResults::note_write(const at::Tensor& tensor, bool may_follow) {
   for (const auto& kept : kept_) {
     if (!kept->watch.includes(tensor)) continue;
     // What must be kept as it was returned is not what it is after a change.
-    if (may_follow && kept.get() == open_ && (!kept->must || !kept->parked.empty()) &&
+    if (may_follow && kept.get() == open_ && (!kept->must || kept->offloads) &&
         !kept->is_function && !kept->watch.saw_change()) {
       followed = open_;
       // It is parked anew after the change.
@@ -197,7 +209,7 @@ void KeptResults::follow(KeptCall& kept, std::size_t position, const at::Tensor&
 void KeptResults::drop_unread() {
   const std::size_t end = saves_.empty() ? 0 : saves_.back();
   std::erase_if(kept_, [&](const auto& kept) {
-    if (kept->must || kept->is_function || kept->position < end) return false;
+    if (kept->must || kept->has_effects || kept->is_function || kept->position < end) return false;
     forget(kept->position);
     return true;
   });
@@ -205,9 +217,10 @@ void KeptResults::drop_unread() {
 
 void KeptResults::drop_changed() {
   std::erase_if(kept_, [&](const auto& kept) {
-    if (kept->must || !kept->watch.saw_change()) return false;
+    if (kept->must || kept->has_effects || !kept->watch.saw_change()) return false;
     if (kept->is_function) {
       kept->results.clear();
+      kept->parked.clear();
       kept->runs_again = true;
       return false;
     }
@@ -303,6 +316,7 @@ void KeptResults::pass_save(Walk& walk, std::size_t index) const {
 
 void KeptResults::drop_everything() {
   for (const auto& kept : kept_) {
+    if (!kept->holds_memory()) continue;
     kept->results.clear();
     kept->parked.clear();
     kept->draw.reset();

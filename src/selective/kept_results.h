@@ -84,8 +84,9 @@ struct Drawn {
 struct KeptCall final : Recycled<KeptCall> {
   std::size_t position = 0;
   c10::SmallVector<c10::IValue, 1> results;
-  // In place of the tensors among the results, in order, where the policy offloads: null where one
-  // could not be parked and is kept. The others are kept beside only as long as changes may follow.
+  // In place of the tensors among the results, in order, where the policy offloads or hooks keep
+  // them: null where one could not be parked and is kept. Empty where none was. The others are kept
+  // beside only as long as changes may follow.
   std::vector<std::shared_ptr<ParkedTensor>> parked;
   ChangeWatch watch;
   std::vector<Drawn> drawn;
@@ -104,9 +105,17 @@ struct KeptCall final : Recycled<KeptCall> {
   // region's hooks.
   bool runs_again = false;
   bool must = false;
+  // The policy offloads it.
+  bool offloads = false;
+  // Its operator has ordered effects: it is never run again.
+  bool has_effects = false;
   // The results were handed out for good.
   bool gone = false;
 
+  // Whether the results take memory, here or where they are parked.
+  bool holds_memory() const;
+  // Forgets `parked` if nothing is.
+  void drop_empty_parked();
   // Lets go of the results that are parked.
   void release_parked();
   // The results for one more use: tensors of their own, on the same memory unless it is private.

@@ -2,10 +2,13 @@
 
 #include <reprise/selective.h>
 
+#include <reprise/error.h>
+
 #include <map>
 #include <utility>
 
 #include "core/recycling_allocator.h"
+#include "libtorch/operators/ordered_effects.h"
 #include "selective/caching.h"
 #include "selective/policy_rule.h"
 
@@ -87,6 +90,20 @@ RegionContexts create_selective_checkpoint_contexts(OperatorPolicy policy,
             std::lock_guard<std::mutex> lock(kept->mutex);
             kept->drop_everything();
           }};
+}
+
+void declare_ordered_effects(std::string_view op, bool has_effects) {
+  const libtorch::Declaration done = libtorch::declare_ordered_effects(op, has_effects);
+  if (done == libtorch::Declaration::kDone) return;
+  const std::string about = "declare_ordered_effects(): " + std::string(op);
+  if (done == libtorch::Declaration::kUnknown) {
+    throw UsageError(about +
+                     " is no operator that LibTorch knows; load the library that registers it "
+                     "first, and give a name such as 'my_ops::log' or 'my_ops::log.overload'");
+  }
+  throw UsageError(about +
+                   " writes to an argument or returns a view of one, so that a kept result cannot "
+                   "take the place of a run; declare an operator that only returns new tensors");
 }
 
 std::function<RegionContexts()> selective(OperatorPolicy policy, SelectiveOptions options) {

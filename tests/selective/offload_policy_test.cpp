@@ -5,8 +5,6 @@
 #include <reprise/error.h>
 #include <reprise/store.h>
 
-#include <filesystem>
-
 #include "tests/selective/testing.h"
 
 namespace reprise {
@@ -14,16 +12,13 @@ namespace {
 
 using testing::Block;
 using testing::contains;
+using testing::disk;
 using testing::error_of;
 using testing::gradients_of;
 using testing::leaf;
 using testing::OperatorCounts;
 using testing::same_bits;
 using testing::with_policy;
-
-std::shared_ptr<Store> disk() {
-  return disk_store({.folder = std::filesystem::temp_directory_path().string(), .in_flight = {}});
-}
 
 // A store that counts, and fails when it is told to.
 class Faulty final : public Store {

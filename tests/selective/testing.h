@@ -2,12 +2,14 @@
 // in.
 #pragma once
 
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <string>
 
 #include "libtorch/operators/operator_interceptor.h"
 #include "reprise/selective.h"
+#include "reprise/store.h"
 #include "tests/region/testing.h"
 
 namespace reprise::testing {
@@ -47,6 +49,10 @@ inline CheckpointOptions with_policy(OperatorPolicy policy, SelectiveOptions opt
   CheckpointOptions result;
   result.context = selective(std::move(policy), std::move(options));
   return result;
+}
+
+inline std::shared_ptr<Store> disk() {
+  return disk_store({.folder = std::filesystem::temp_directory_path().string(), .in_flight = {}});
 }
 
 // Two linear layers with activations between and after.

@@ -102,6 +102,16 @@ F& pass_function(std::reference_wrapper<F>& function) {
   return function.get();
 }
 
+// A function that several calls have in common.
+template <class F>
+struct SharedFunction {
+  std::shared_ptr<F> function;
+};
+template <class F>
+auto& pass_function(SharedFunction<F>& shared) {
+  return pass_function(*shared.function);
+}
+
 // Views into somebody else's memory would dangle in backward: the region keeps what they refer to.
 template <class A>
 struct Stored {
@@ -258,12 +268,14 @@ inline constexpr bool is_module_object =
     std::is_lvalue_reference_v<F> &&
     std::is_convertible_v<std::remove_cvref_t<F>*, torch::nn::Module*>;
 
+template <class F>
+using StoredFunction =
+    std::conditional_t<is_module_object<F>, std::reference_wrapper<std::remove_reference_t<F>>,
+                       std::decay_t<F>>;
+
 template <class F, class... Args>
 auto make_call(F&& f, Args&&... args) {
-  using Function =
-      std::conditional_t<is_module_object<F>, std::reference_wrapper<std::remove_reference_t<F>>,
-                         std::decay_t<F>>;
-  return std::make_shared<Call<Function, typename Stored<std::decay_t<Args>>::type...>>(
+  return std::make_shared<Call<StoredFunction<F>, typename Stored<std::decay_t<Args>>::type...>>(
       std::in_place, std::forward<F>(f), stored(std::forward<Args>(args))...);
 }
 

@@ -84,6 +84,7 @@ class SavedTensor {
   at::Tensor unpack() const;
   // The same, with the tensor's present contents.
   at::Tensor unpack_changed() const;
+  bool is_kept_by_hook() const { return saved_.has_hooks(); }
   // How many in-place changes the tensor has seen since it was saved; nullopt where a hook keeps
   // it.
   std::optional<std::int64_t> changes() const;

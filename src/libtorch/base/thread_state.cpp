@@ -8,9 +8,31 @@
 #include "libtorch/base/versions.h"
 
 namespace reprise::libtorch {
+namespace {
+
+std::size_t python_hooks() { return at::SavedTensorDefaultHooks::get_tls_state().stack.size(); }
+
+}  // namespace
+
 void ThreadState::set_hooks(std::shared_ptr<HookProvider> provider) {
-  hooks = std::move(provider);
-  python_hooks_below = at::SavedTensorDefaultHooks::get_tls_state().stack.size();
+  set_region_hooks(std::move(provider));
+  program_hooks = hooks;
+  python_hooks_below_program = python_hooks_below;
+}
+
+void ThreadState::set_region_hooks(std::shared_ptr<HookProvider> region) {
+  hooks = std::move(region);
+  python_hooks_below = python_hooks();
+}
+
+void ThreadState::use_program_hooks() {
+  hooks = program_hooks;
+  python_hooks_below = python_hooks_below_program;
+}
+
+bool is_in_program_hooks() {
+  const ThreadState* const state = current_state();
+  return (state != nullptr && state->program_hooks != nullptr) || python_hooks() > 0;
 }
 
 const ThreadState* current_state() {

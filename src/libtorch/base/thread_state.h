@@ -47,6 +47,9 @@ struct ThreadState final : c10::DebugInfoBase {
   // them now means that Python's are the inner ones.
   std::shared_ptr<HookProvider> hooks;
   std::size_t python_hooks_below = 0;
+  // The same of the program's own scopes: regions stand in `hooks` only.
+  std::shared_ptr<HookProvider> program_hooks;
+  std::size_t python_hooks_below_program = 0;
   // The innermost operator interceptor.
   std::shared_ptr<const InterceptorLink> interceptors;
   // Whose limits of memory this thread works within (limited_work.h).
@@ -75,8 +78,12 @@ struct ThreadState final : c10::DebugInfoBase {
   ThreadState(const ThreadState&) = default;
   ThreadState& operator=(const ThreadState&) = delete;
 
-  // Replaces the hook scope by `provider`, noting where Python's stack stands.
+  // Opens a hook scope of the program's own, noting where Python's stack stands.
   void set_hooks(std::shared_ptr<HookProvider> provider);
+  // Opens a region in place of the hook scopes around it.
+  void set_region_hooks(std::shared_ptr<HookProvider> region);
+  // Puts the program's own scopes back in force, past all regions.
+  void use_program_hooks();
   // Adds a limit to those that the thread works within.
   void work_for(const LimitKeeper& keeper);
 };
@@ -85,6 +92,8 @@ struct ThreadState final : c10::DebugInfoBase {
 const ThreadState* current_state();
 // A copy to be changed and pushed.
 std::shared_ptr<ThreadState> copy_of_current_state();
+// Whether the program has opened a hook scope around the caller, here or in Python.
+bool is_in_program_hooks();
 
 // Puts `state` in force until destroyed. Scopes of one thread must be destroyed in reverse order.
 class ThreadStateScope {

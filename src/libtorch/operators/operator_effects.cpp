@@ -314,6 +314,9 @@ bool is_writing_to(const at::Tensor& tensor) {
   return false;
 }
 
+WritesDoneScope::WritesDoneScope() : writing_(std::exchange(Writing::innermost, nullptr)) {}
+WritesDoneScope::~WritesDoneScope() { Writing::innermost = static_cast<const Writing*>(writing_); }
+
 EffectScope::EffectScope(ThreadState& state, std::shared_ptr<EffectObserver> observer)
     : included_(ready_keys()) {
   // `state` is a copy of the one in force, whose observer becomes the next one further out.

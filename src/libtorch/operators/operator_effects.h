@@ -85,4 +85,17 @@ class EffectScope {
 bool is_writing();
 bool is_writing_to(const at::Tensor& tensor);
 
+// Inside this scope nothing counts as being written to. For work on the results of an operator that
+// has written them, before it has returned.
+class WritesDoneScope {
+ public:
+  WritesDoneScope();
+  ~WritesDoneScope();
+  WritesDoneScope(const WritesDoneScope&) = delete;
+  WritesDoneScope& operator=(const WritesDoneScope&) = delete;
+
+ private:
+  const void* const writing_;
+};
+
 }  // namespace reprise::libtorch

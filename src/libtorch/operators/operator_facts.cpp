@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "libtorch/operators/operator_tables.h"
+#include "libtorch/operators/ordered_effects.h"
 
 namespace reprise::libtorch {
 namespace {
@@ -119,6 +120,9 @@ OperatorFacts work_out(const OperatorHandle& op) {
       std::ranges::all_of(facts.writes, is_out) && !facts.aliases && !facts.metadata_only &&
       (name.ends_with("_like") || name.starts_with("aten::new_") ||
        std::none_of(schema.arguments().begin(), schema.arguments().end(), takes_tensors));
+  facts.ordered_effects = has_ordered_effects(op, facts);
+  // A check may be made twice.
+  if (facts.ordered_effects && name != kLinalgCheck) facts.unrepeatable = true;
   for (const DispatchKey key : c10::autocast_dispatch_keyset) {
     facts.casts = facts.casts || op.hasKernelForDispatchKey(key);
   }
@@ -306,6 +310,7 @@ std::string doubt_about_arguments(const FunctionSchema& schema, const OperatorFa
 }  // namespace
 
 const OperatorFacts& facts_of(const OperatorHandle& op) { return cache().facts_of(op); }
+void forget_facts_of(const OperatorHandle& op) { cache().forget(op); }
 
 std::string doubt_about(const OperatorHandle& op) {
   const FunctionSchema& schema = op.schema();

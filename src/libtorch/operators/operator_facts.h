@@ -58,6 +58,9 @@ struct OperatorFacts {
   // Run again with the same arguments it may give other numbers, without drawing random ones.
   bool unrepeatable = false;
 
+  // Is called for what it does, once and in order: it prints, counts or sends (ordered_effects.h).
+  bool ordered_effects = false;
+
   // A result is new memory that depends on no tensor's values: zeros, empty_like, rand. Or memory
   // that is given to be such (out=).
   bool makes_new = false;
@@ -78,6 +81,9 @@ struct OperatorFacts {
 // some nanoseconds, without a lock. The reference stays valid; of an operator that is deregistered
 // and registered anew the facts are asked for anew.
 const OperatorFacts& facts_of(const c10::OperatorHandle& op);
+
+// The facts are to be worked out anew at the next question.
+void forget_facts_of(const c10::OperatorHandle& op);
 
 // Why the facts of this operator may be incomplete; empty where they are known.
 std::string doubt_about(const c10::OperatorHandle& op);

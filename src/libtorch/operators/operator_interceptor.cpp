@@ -226,20 +226,23 @@ class OuterInForce {
 };
 
 std::shared_ptr<const InterceptorLink> chain_without(
-    const std::shared_ptr<const InterceptorLink>& link, const OperatorInterceptor& interceptor) {
+    const std::shared_ptr<const InterceptorLink>& link, const OperatorInterceptor& interceptor,
+    std::shared_ptr<OperatorInterceptor> instead) {
   if (link == nullptr) return nullptr;
-  if (link->interceptor.get() == &interceptor) return link->outer;
+  const bool is_it = link->interceptor.get() == &interceptor;
+  if (is_it && instead == nullptr) return link->outer;
   // `left` may be set by another thread.
-  return std::make_shared<const InterceptorLink>(
-      InterceptorLink{.interceptor = link->interceptor,
-                      .outer = chain_without(link->outer, interceptor),
-                      .reach = link->reach,
-                      .backward = link->backward});
+  return std::make_shared<const InterceptorLink>(InterceptorLink{
+      .interceptor = is_it ? std::move(instead) : link->interceptor,
+      .outer = is_it ? link->outer : chain_without(link->outer, interceptor, std::move(instead)),
+      .reach = link->reach,
+      .backward = link->backward});
 }
 
-std::shared_ptr<ThreadState> state_without(const OperatorInterceptor& interceptor) {
+std::shared_ptr<ThreadState> state_without(const OperatorInterceptor& interceptor,
+                                           std::shared_ptr<OperatorInterceptor> instead) {
   auto state = copy_of_current_state();
-  state->interceptors = chain_without(state->interceptors, interceptor);
+  state->interceptors = chain_without(state->interceptors, interceptor, std::move(instead));
   return state;
 }
 
@@ -258,8 +261,9 @@ c10::impl::LocalDispatchKeySet keys_without_interceptors() {
   return keys;
 }
 
-WithoutInterceptor::WithoutInterceptor(const OperatorInterceptor& interceptor)
-    : in_force_(state_without(interceptor)) {}
+WithoutInterceptor::WithoutInterceptor(const OperatorInterceptor& interceptor,
+                                       std::shared_ptr<OperatorInterceptor> instead)
+    : in_force_(state_without(interceptor, std::move(instead))) {}
 
 OperatorCall::OperatorCall(const c10::OperatorHandle& handle, const OperatorFacts& facts,
                            c10::DispatchKeySet below, std::vector<c10::IValue>& stack)

@@ -184,10 +184,12 @@ const InterceptorLink* innermost_interceptor();
 // The thread's dispatch keys, but for the one that diverts calls to interceptors.
 c10::impl::LocalDispatchKeySet keys_without_interceptors();
 
-// Takes one interceptor out of force, for code that it is not to see.
+// Takes one interceptor out of force, for code that it is not to see. Another one may take its
+// place among the others.
 class WithoutInterceptor {
  public:
-  explicit WithoutInterceptor(const OperatorInterceptor& interceptor);
+  explicit WithoutInterceptor(const OperatorInterceptor& interceptor,
+                              std::shared_ptr<OperatorInterceptor> instead = nullptr);
 
  private:
   ThreadStateScope in_force_;
