@@ -19,6 +19,7 @@
 #include "libtorch/memory/memory_limit.h"
 #include "libtorch/operators/own_draws.h"
 #include "libtorch/operators/recorded_call.h"
+#include "tape/device/late_observer.h"
 #include "tape/own_time.h"
 #include "tape/tape.h"
 #include "tape/value.h"
@@ -99,12 +100,9 @@ struct BegunCall {
     if (logged && tape.log) tape.log->end(*logged);
     logged.reset();
   }
-  // Counts the tape's time since the call was intercepted, without the `seconds` of its operator. An
-  // accelerator is only given its work, so nothing is counted there.
+  // Counts the host's time since the call was intercepted, without the `seconds` of its operator.
   void count_own(double seconds) const {
-    if (tape.device_side() == nullptr) {
-      tape.report.own_time += Seconds(Tape::now() - entered - seconds);
-    }
+    tape.report.own_time += Seconds(Tape::now() - entered - seconds);
   }
   void unpin() {
     for (Value* value : pinned) tape.unpin(*value);
@@ -123,6 +121,10 @@ struct BegunCall {
   // When it was asked for first, by the tape's clock.
   double now = 0;
   const double entered = Tape::now();
+  // Seconds of the host inside of the operator.
+  double on_host = 0;
+  // Of its work on a device, where an observer is told of it.
+  std::optional<LateObserver::Span> span;
   libtorch::CallForms::Found found;
   std::unique_ptr<Producer> producer;
   c10::SmallVector<Value*, 4> pinned;

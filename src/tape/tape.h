@@ -20,7 +20,7 @@
 #include "core/peak_tracker.h"
 #include "core/ticks.h"
 #include "plan/simulate/heuristic.h"
-#include "tape/accelerator.h"
+#include "tape/device/accelerator.h"
 #include "tape/following.h"
 #include "tape/parking.h"
 #include "tape/refusal.h"
@@ -214,6 +214,7 @@ class Tape {
   void act(const plan::StepScript::Action& action);
   void carry_out(std::span<const plan::StepScript::Action> actions);
   bool is_told(const Value& value) const;
+  void note_device_times();
   void set_absence(Value& value, Absence absence);
   std::vector<Value*>* list_of(const Value& value);
   void enter_lists(Value& value);
