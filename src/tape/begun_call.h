@@ -19,7 +19,7 @@
 #include "libtorch/memory/memory_limit.h"
 #include "libtorch/operators/own_draws.h"
 #include "libtorch/operators/recorded_call.h"
-#include "tape/device/late_observer.h"
+#include "tape/accelerator.h"
 #include "tape/own_time.h"
 #include "tape/tape.h"
 #include "tape/value.h"
@@ -85,6 +85,20 @@ struct BegunCall {
   void note(libtorch::Drawn drawn) {
     records = records && drawn.is_known;
     producer->drawn = std::make_unique<const libtorch::Drawn>(std::move(drawn));
+  }
+  // On an accelerator: what calls like this one are known by, before it runs; and when it has run,
+  // the seconds that they take, by what is known so far.
+  std::uint64_t signature_of(const libtorch::OperatorCall& call) const {
+    libtorch::CallForm* const form = producer != nullptr ? &producer->call.form() : found.form;
+    return form != nullptr ? libtorch::signature_of(*form)
+                           : libtorch::signature_of(libtorch::CallForm(call));
+  }
+  double learn(CallOnDevice& on_device) {
+    const CallOnDevice::Learnt learnt = on_device.learn();
+    note_for_plans.signature = on_device.signature();
+    note_for_plans.bytes = learnt.bytes;
+    span = learnt.span;
+    return learnt.seconds;
   }
   // For the log of the step, where there is one.
   void log_begin() {

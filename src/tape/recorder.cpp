@@ -303,11 +303,7 @@ Tape* Recorder::current_tape() { return running_on; }
 double Recorder::run(OperatorCall& call, const OperatorFacts& facts, BegunCall& begun, Lock& lock) {
   std::optional<CallOnDevice> on_device;
   if (DeviceSide* const side = tape_.device_side()) {
-    libtorch::CallForm* const form =
-        begun.producer != nullptr ? &begun.producer->call.form() : begun.found.form;
-    on_device.emplace(*side, call,
-                      form != nullptr ? libtorch::signature_of(*form)
-                                      : libtorch::signature_of(libtorch::CallForm(call)));
+    on_device.emplace(*side, call, begun.signature_of(call));
   }
   std::optional<CallMeter> meter;
   if (tape_.takes_notes()) meter.emplace(tape_, begun.read());
@@ -340,11 +336,7 @@ double Recorder::run(OperatorCall& call, const OperatorFacts& facts, BegunCall& 
   begun.log_run();
   Producer* const producer = begun.producer.get();
   if (on_device) {
-    const CallOnDevice::Learnt learnt = on_device->learn();
-    seconds = learnt.seconds;
-    note.signature = on_device->signature();
-    note.bytes = learnt.bytes;
-    begun.span = learnt.span;
+    seconds = begun.learn(*on_device);
     if (producer != nullptr) producer->seconds = seconds;
   } else if (producer != nullptr) {
     double& least = producer->call.form().learnt.seconds;

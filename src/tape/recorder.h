@@ -8,7 +8,7 @@
 
 #include "libtorch/operators/operator_interceptor.h"
 #include "libtorch/operators/recorded_call.h"
-#include "tape/device/accelerator.h"
+#include "tape/accelerator.h"
 #include "tape/tape.h"
 
 namespace reprise::tape {

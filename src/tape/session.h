@@ -14,7 +14,7 @@
 #include "libtorch/memory/memory_limit.h"
 #include "libtorch/operators/operator_interceptor.h"
 #include "plan/simulate/heuristic.h"
-#include "tape/device/accelerator.h"
+#include "tape/accelerator.h"
 #include "tape/learning.h"
 #include "tape/least_bytes.h"
 #include "tape/recorder.h"

@@ -20,7 +20,7 @@
 #include "core/peak_tracker.h"
 #include "core/ticks.h"
 #include "plan/simulate/heuristic.h"
-#include "tape/device/accelerator.h"
+#include "tape/accelerator.h"
 #include "tape/following.h"
 #include "tape/parking.h"
 #include "tape/refusal.h"

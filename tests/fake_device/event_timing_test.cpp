@@ -5,7 +5,7 @@
 
 #include <chrono>
 
-#include "tape/device/accelerator.h"
+#include "tape/accelerator.h"
 #include "tests/fake_device/tape_testing.h"
 
 namespace reprise {

@@ -268,8 +268,8 @@ TORCH_LIBRARY_IMPL(_, PrivateUse1, library) {
   library.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>());
 }
 
-// So that modules can be moved here. LibTorch has a list of the backends whose tensors may take each
-// other's place, and this one is not in it.
+// Lets modules be moved here: LibTorch lists the backends whose tensors may take each other's place,
+// and this one is not among them.
 bool may_take_the_place(const at::Tensor&, const at::Tensor&) { return true; }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {

@@ -235,12 +235,6 @@ std::uint64_t signature_of(const CallForm& form) {
   return signature_of(form, reinterpret_cast<std::uintptr_t>(&form.op.schema()));
 }
 
-std::uint64_t signature_of(CallForm& form) {
-  std::uint64_t& signature = form.learnt.signature;
-  if (signature == 0) signature = signature_of(std::as_const(form));
-  return signature;
-}
-
 std::uint64_t key_of(const OperatorCall& call, const CallForms::Found& found) {
   if (!found.is_comparable) return hash_of_name(call.schema());
   if (found.form == nullptr) return signature_of(CallForm(call), hash_of_name(call.schema()));

@@ -87,7 +87,12 @@ struct CallForm {
 // The same for calls of one operator whose tensors have the same shapes and types, and whose whole
 // numbers and flags are the same: they take about the same time and memory.
 std::uint64_t signature_of(const CallForm& form);
-std::uint64_t signature_of(CallForm& form);  // computed once
+// Computed once.
+inline std::uint64_t signature_of(CallForm& form) {
+  std::uint64_t& signature = form.learnt.signature;
+  if (signature == 0) signature = signature_of(std::as_const(form));
+  return signature;
+}
 
 // A share in a form.
 class RecordedCall {

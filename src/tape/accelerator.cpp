@@ -1,4 +1,4 @@
-#include "tape/device/accelerator.h"
+#include "tape/accelerator.h"
 
 #include <c10/util/Exception.h>
 #include <reprise/random_state.h>
