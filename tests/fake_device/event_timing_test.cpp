@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cmath>
+#include <string>
 
 #include "tape/accelerator.h"
 #include "tests/fake_device/tape_testing.h"
@@ -196,9 +198,12 @@ TEST_F(DeviceTimes, ABudgetThatEndsLeavesNoEvent) {
 
 TEST_F(DeviceTimes, TheTapesOwnTimeIsTheHosts) {
   Network network(fake(0), 3, 64);
-  MemoryBudget budget(network.limit_at(0.6), on_fake());
-  network.gradients_under(budget);
-  EXPECT_GT(budget.report().own_time.count(), 0);
+  MemoryBudget budget(GiB(1), on_fake());
+  for (int i = 0; i < 10; ++i) network.gradients_under(budget);
+  const StepReport report = budget.report();
+  EXPECT_GT(report.own_time.count(), 0);
+  RecordProperty("nanoseconds_an_operator",
+                 std::to_string(std::llround(1e9 * report.own_time.count()) / report.operators));
 }
 
 }  // namespace
