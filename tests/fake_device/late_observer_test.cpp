@@ -5,8 +5,13 @@
 #include <reprise/budget_extensions.h>
 #include <reprise/step_trace.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "tests/fake_device/tape_testing.h"
 
