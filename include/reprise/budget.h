@@ -38,7 +38,8 @@
 // step may pass the limit by the error of such guesses, and no guess refuses a step. From the
 // second step on the peak stays within the budget, as far as calls take what they took before. If
 // the device itself is full (c10::OutOfMemoryError), values are dropped, and an operator that has
-// not changed its arguments runs again; if nothing can be dropped, the error passes on.
+// not changed its arguments runs again; if nothing can be dropped, the error passes on. No step
+// waits for the device, but with verify, an observer (once, at its end) or a store.
 // Accelerators were tried on a simulated device alone (tests/fake_device).
 //
 // A program must not do two things inside a step:
@@ -113,8 +114,9 @@ struct BudgetOptions {
   // -- How long a step may take
 
   // Plans steps that repeat, in a thread of low priority, and then follows the plan. Costs are
-  // then measured replays and packing; otherwise, and on accelerators, the least time of first
-  // runs. A step noted for a plan resets the peak in an accelerator's LibTorch statistics.
+  // then measured replays and packing; otherwise the least time of first runs. On accelerators
+  // costs are times of the device in few steps (docs/using_a_budget.md). A step noted for a plan
+  // resets the peak in an accelerator's LibTorch statistics.
   bool plan_repeated_steps = true;
   // The most time for planning one step. A first plan is ready after a twentieth of it.
   Seconds planning_time{10};
@@ -154,8 +156,9 @@ struct StepReport {
   Bytes parked_bytes;
   std::int64_t loaded = 0;  // values loaded from the store
   Seconds transfer_time{};  // that the step waited for the store
-  // The tape's own time on the CPU: bookkeeping and the choice of values, without operators,
-  // replays, packing and transfers. Views are not measured.
+  // The tape's own time on the host: bookkeeping and the choice of values, without operators,
+  // replays, packing and transfers. On an accelerator, whose replays take time of the device, the
+  // time to give them to it is included. Views are not measured.
   Seconds own_time{};
 };
 

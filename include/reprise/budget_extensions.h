@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 
@@ -29,6 +30,10 @@ namespace reprise {
 // Thread rules: all functions are called under the lock of all budgets, on the thread of the event,
 // so calls never overlap. They must not throw, wait for another thread, nor allocate, free or read
 // a tensor. Their arguments are valid during the call only.
+//
+// On an accelerator the host only gives the device its work. Events are therefore told when the step
+// ends, in their order, on the thread that ends it, with times of the device. Such a step waits for
+// the device once, at its end.
 //
 // Views make no memory and are not told. Memory that an operator takes and frees for itself shows
 // in `live` alone.
@@ -51,6 +56,9 @@ class BudgetObserver {
     std::span<const Memory> results;       // storages that it made
     Seconds time{};                        // without the time to restore its arguments
     Bytes live;                            // all live bytes after it
+    // On an accelerator, when the device had done it, in seconds since the step began. On the CPU
+    // none: that is now.
+    std::optional<Seconds> at = {};
   };
   // The program has run an operator. Operators that replays run are not told here.
   virtual void recorded(const Operator& /*done*/) noexcept {}
@@ -59,7 +67,8 @@ class BudgetObserver {
   struct Value {
     std::string_view maker;  // the operator that made it
     Bytes bytes;
-    Bytes live;  // all live bytes after the event
+    Bytes live;                      // all live bytes after the event
+    std::optional<Seconds> at = {};  // on an accelerator, when the operator before it was done
   };
   virtual void dropped(const Value& /*value*/) noexcept {}
   virtual void restored(const Value& /*value*/) noexcept {}
@@ -70,7 +79,8 @@ class BudgetObserver {
   struct Replay {
     std::string_view name;
     Seconds time{};
-    Bytes live;  // all live bytes after it
+    Bytes live;                      // all live bytes after it
+    std::optional<Seconds> at = {};  // as for operators
   };
   // An operator ran again. Its results are restored after this event.
   virtual void replayed(const Replay& /*done*/) noexcept {}

@@ -15,15 +15,12 @@
 namespace reprise::tape {
 namespace {
 
+using libtorch::EventTimer;
 using libtorch::ManagedMemory;
 using libtorch::OperatorCall;
 using libtorch::OperatorFacts;
 
-// Allocators hand out memory in pieces of some hundred bytes.
-constexpr std::int64_t kPiece = 512;
-std::int64_t rounded(std::int64_t bytes) { return (bytes + kPiece - 1) / kPiece * kPiece; }
-
-// With the first failure at least that much is given up: what was asked for is not told.
+// The first failure drops at least that much, since the error does not tell what was asked for.
 constexpr std::int64_t kLeastGivenUp = 2 << 20;
 
 const c10::DataPtr& memory_of(const Value& value) {
@@ -36,22 +33,23 @@ std::int64_t bytes_on(c10::Device device, at::ArrayRef<c10::IValue> stack) {
   std::int64_t bytes = 0;
   libtorch::visit_arguments(stack, [&](const at::Tensor& tensor, std::size_t, int) {
     if (!tensor.defined() || tensor.device() != device || !tensor.has_storage()) return;
-    bytes += rounded(static_cast<std::int64_t>(tensor.numel() * tensor.element_size()));
+    bytes +=
+        Accelerator::rounded(static_cast<std::int64_t>(tensor.numel() * tensor.element_size()));
   });
   return bytes;
 }
 
-// Of a call without tensors: its first list of whole numbers is a shape.
+// A call without tensors has its shape in its first list of whole numbers.
 std::int64_t bytes_of_shape(const OperatorCall& call) {
   const auto arguments = call.arguments();
   const auto shape = std::ranges::find_if(arguments, [](const auto& a) { return a.isIntList(); });
   if (shape == arguments.end()) return 0;
   std::int64_t bytes = static_cast<std::int64_t>(sizeof(double));
   for (const std::int64_t size : shape->toIntList()) bytes *= std::max<std::int64_t>(size, 0);
-  return rounded(bytes);
+  return Accelerator::rounded(bytes);
 }
 
-// Whether a call that has failed on the way can be made again: it has changed nothing but the
+// Whether a call that has failed on the way can run again, because it has changed nothing but the
 // memory of its results.
 bool can_be_made_again(const OperatorCall& call, const OperatorFacts& facts) {
   if (facts.communicates || facts.changes_shape) return false;
@@ -75,22 +73,47 @@ thread_local const CallOnDevice* CallOnDevice::running = nullptr;
 std::int64_t CallOnDevice::under_way = 0;
 std::int64_t CallOnDevice::begun = 0;
 
-void Accelerator::poll() {
-  while (const auto seconds = timer.poll()) {
-    const Timed of = timed.front();
-    timed.pop_front();
-    costs.note(of.signature, of.bytes, *seconds);
+void Accelerator::begin_step(bool is_noted) {
+  const std::int64_t step = steps_++;
+  const bool is_anew = step > 0 && step % kTimedEvery == 0;
+  if (is_anew) {
+    costs.begin_round();
+    timer_.start();
   }
+  times_ = step < kFirstTimed || is_anew || is_noted;
+  if (late) late->begin(device.current_stream());
+}
+
+std::optional<EventTimer::Running> Accelerator::begin_timing(std::uint64_t signature) {
+  if (!times_ || costs.is_learnt(signature)) return std::nullopt;
+  return timer_.begin(device.current_stream());
+}
+
+void Accelerator::end_timing(EventTimer::Running running, std::uint64_t signature,
+                             std::int64_t bytes) {
+  timed_.push_back({signature, bytes});
+  if (!timer_.end(std::move(running), device.current_stream())) timed_.clear();
+}
+
+void Accelerator::poll() {
+  if (timed_.empty()) return;
+  while (const auto span = timer_.poll()) {
+    const Timed of = timed_.front();
+    timed_.pop_front();
+    costs.note(of.signature, of.bytes, span->seconds);
+  }
+  if (!timer_.works()) timed_.clear();
 }
 
 std::int64_t Accelerator::bytes_to_replay(const Producer& producer) const {
   std::int64_t bytes = 0;
   for (const Producer::Input& input : producer.inputs) {
-    if (input.use != Producer::Use::kRead) bytes += rounded(input.bytes);
+    if (input.use != Producer::Use::kRead) bytes += Accelerator::rounded(input.bytes);
   }
   std::int64_t results = 0;
   for (const Producer::Output& output : producer.outputs) {
-    if (output.value != nullptr && output.slot < 0) results += rounded(output.value->size);
+    if (output.value != nullptr && output.slot < 0)
+      results += Accelerator::rounded(output.value->size);
   }
   return bytes +
          std::max(results, sizes.bytes(libtorch::signature_of(producer.call.form())).value_or(0));
@@ -140,7 +163,7 @@ void DeviceSide::record_stream(OperatorCall& call) {
   auto& storage = *tensor.storage().unsafeGetStorageImpl();
   const libtorch::MemoryManager* const manager = ManagedMemory::manager_of(storage);
   if (manager == nullptr) return;
-  // What was dropped has no memory; what it will have is made known when operators read it.
+  // A dropped value has no memory. Its next memory is lent when operators read it.
   device().lend(ManagedMemory::memory_of(*manager), arguments[1].toStream());
   call.answer({});
 }
@@ -162,12 +185,12 @@ CallOnDevice::CallOnDevice(DeviceSide& side, OperatorCall& call, std::uint64_t s
   if (outer_ == nullptr || outer_->side_.device().device() != device) {
     make_room_on(device, wanted, /*is_guess=*/!known);
     promised_ = wanted;
-    side_.promised += promised_;
   }
   if (!budgets_.sizes.is_learnt(signature_)) peak_.emplace(device);
-  if (!budgets_.costs.is_learnt(signature_)) {
-    running_ = budgets_.timer.begin(side_.device().current_stream());
-  }
+  running_ = budgets_.begin_timing(signature_);
+  if (budgets_.late) observed_ = budgets_.late->start(side_.device().current_stream());
+  // Nothing throws from here on: without an object no destructor would take it back.
+  side_.promised += promised_;
   running = this;
   if (outer_ == nullptr) ++under_way;
 }
@@ -206,18 +229,19 @@ void CallOnDevice::proceed(const OperatorFacts& facts) {
   }
 }
 
-double CallOnDevice::learn() {
-  const std::int64_t all = bytes_ + bytes_on(side_.device().device(), call_.results());
+CallOnDevice::Learnt CallOnDevice::learn() {
+  Learnt learnt{.seconds = 0,
+                .bytes = bytes_ + bytes_on(side_.device().device(), call_.results()),
+                .span = std::nullopt};
   const bool was_alone = alone_ == begun;
   if (peak_ && was_alone) budgets_.sizes.note(signature_, peak_->peak_above_start().count);
   peak_.reset();
-  if (running_) {
-    if (budgets_.timer.end(std::move(*running_), side_.device().current_stream())) {
-      budgets_.timed.push_back({signature_, all});
-    }
-    running_.reset();
-  }
-  return budgets_.costs.seconds(signature_, all);
+  if (observed_)
+    learnt.span =
+        budgets_.late->end(*std::exchange(observed_, {}), side_.device().current_stream());
+  if (running_) budgets_.end_timing(*std::exchange(running_, {}), signature_, learnt.bytes);
+  learnt.seconds = budgets_.costs.seconds(signature_, learnt.bytes);
+  return learnt;
 }
 
 }  // namespace reprise::tape

@@ -1,6 +1,6 @@
 // The part of a budget that an accelerator needs beside the tape's own: room is made before an
 // operator runs, not inside the allocation, since an accelerator's allocator asks nobody; times
-// come from events; streams read memory that is about to go.
+// come from events of few steps; streams read memory that is about to go.
 //
 // Streams. A value's memory belongs to the stream that was current when its operator ran, and its
 // allocator hands it out again for that stream. So every other stream that reads it is made known
@@ -15,6 +15,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <vector>
@@ -25,7 +26,8 @@
 #include "libtorch/operators/operator_facts.h"
 #include "libtorch/operators/operator_interceptor.h"
 #include "reprise/memory.h"
-#include "tape/operator_sizes.h"
+#include "tape/device/late_observer.h"
+#include "tape/device/operator_sizes.h"
 
 namespace reprise::tape {
 
@@ -33,28 +35,57 @@ struct Producer;
 struct Value;
 
 // Of a budget, over all its steps.
+//
+// Which steps are timed. Two events around a call cost the host some microseconds, so a call is
+// timed only while its costs are wanted: in the first steps of a budget, in steps that are noted
+// for a plan, and in every kTimedEvery-th step, where all costs are measured anew. In such a step a
+// signature is timed until DeviceCosts::kEnough of its measurements are there. All other steps
+// record no event. Nothing ever waits for the measurements: calls ask whether some have arrived.
 class Accelerator {
  public:
+  static constexpr std::int64_t kFirstTimed = 3;
+  static constexpr std::int64_t kTimedEvery = 100;
+  // Measurements under way at once. A device may be some thousand calls behind the host.
+  static constexpr std::size_t kMostTimed = 512;
+
+  // Allocators hand out memory in pieces of some hundred bytes.
+  static constexpr std::int64_t kPiece = 512;
+  static std::int64_t rounded(std::int64_t bytes) { return (bytes + kPiece - 1) / kPiece * kPiece; }
+
   explicit Accelerator(c10::Device on) : device(on) {}
 
   const libtorch::AcceleratorDevice device;
   OperatorSizes sizes;
   DeviceCosts costs;
-  libtorch::EventTimer timer;
-  // The calls that the timer is asked about, in its order.
-  struct Timed {
-    std::uint64_t signature;
-    std::int64_t bytes;
-  };
-  std::deque<Timed> timed;
+  // Null where the budget has no observer.
+  std::shared_ptr<LateObserver> late;
 
+  // Before the first operator of a step.
+  void begin_step(bool is_noted);
+
+  // None where the call's costs are not wanted now.
+  std::optional<libtorch::EventTimer::Running> begin_timing(std::uint64_t signature);
+  // `bytes`: of the call.
+  void end_timing(libtorch::EventTimer::Running running, std::uint64_t signature,
+                  std::int64_t bytes);
   // Takes down what the device has finished meanwhile.
   void poll();
   // For a replay, with the copies of what it writes to.
   std::int64_t bytes_to_replay(const Producer& producer) const;
+
+ private:
+  struct Timed {
+    std::uint64_t signature;
+    std::int64_t bytes;
+  };
+  std::int64_t steps_ = 0;
+  bool times_ = false;
+  libtorch::EventTimer timer_{kMostTimed};
+  // The calls that the timer is asked about, in its order.
+  std::deque<Timed> timed_;
 };
 
-// Of a step.
+// Streams and promised bytes of one step.
 class DeviceSide {
  public:
   explicit DeviceSide(Accelerator& budgets) : of_budget(budgets) {}
@@ -100,13 +131,18 @@ class CallOnDevice {
   CallOnDevice(const CallOnDevice&) = delete;
   CallOnDevice& operator=(const CallOnDevice&) = delete;
 
-  // Runs the call. Where the device is out of memory, values are dropped and it is run again, with
-  // the generator that it draws from as it was, as long as that helps and the call has changed none
-  // of its arguments.
+  // Runs the call. If the device is out of memory, drops values and runs the call again, as long as
+  // that helps and the call has changed none of its arguments. It draws the same numbers each time.
   void proceed(const libtorch::OperatorFacts& facts);
 
-  // After the call, takes down what it took. Seconds that such calls take, by what is known so far.
-  double learn();
+  // The tape knows this of a call that has run.
+  struct Learnt {
+    double seconds;  // that such calls take, by what is known so far
+    std::int64_t bytes;
+    std::optional<LateObserver::Span> span;  // where an observer wants the times of each call
+  };
+  Learnt learn();
+  std::uint64_t signature() const { return signature_; }
 
  private:
   static thread_local const CallOnDevice* running;
@@ -126,13 +162,14 @@ class CallOnDevice {
   std::optional<std::int64_t> alone_;
   std::optional<PeakScope> peak_;
   std::optional<libtorch::EventTimer::Running> running_;
+  std::optional<libtorch::EventTimer::Running> observed_;
 };
 
-// Of all steps that are under way on the device (session.cpp). Drops until that many bytes more can
-// be had within all their budgets. Throws BudgetError where they cannot, unless they are a guess.
+// Drops values of all steps that are under way on the device (session.cpp), until that many bytes
+// more fit within all their budgets. Throws BudgetError where they do not, unless they are a guess.
 void make_room_on(c10::Device device, std::int64_t wanted, bool is_guess);
-// For a device that is full, whatever the budgets: gives up at least that many bytes, if there are
-// so many, and has the allocator return them. False if there were none.
+// Drops at least that many bytes of a full device, if there are so many, whatever the budgets, and
+// has the allocator return them. False if there were none.
 bool give_up_on(c10::Device device, std::int64_t bytes);
 
 }  // namespace reprise::tape

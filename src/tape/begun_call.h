@@ -19,6 +19,7 @@
 #include "libtorch/memory/memory_limit.h"
 #include "libtorch/operators/own_draws.h"
 #include "libtorch/operators/recorded_call.h"
+#include "tape/accelerator.h"
 #include "tape/own_time.h"
 #include "tape/tape.h"
 #include "tape/value.h"
@@ -85,6 +86,20 @@ struct BegunCall {
     records = records && drawn.is_known;
     producer->drawn = std::make_unique<const libtorch::Drawn>(std::move(drawn));
   }
+  // On an accelerator: what calls like this one are known by, before it runs; and when it has run,
+  // the seconds that they take, by what is known so far.
+  std::uint64_t signature_of(const libtorch::OperatorCall& call) const {
+    libtorch::CallForm* const form = producer != nullptr ? &producer->call.form() : found.form;
+    return form != nullptr ? libtorch::signature_of(*form)
+                           : libtorch::signature_of(libtorch::CallForm(call));
+  }
+  double learn(CallOnDevice& on_device) {
+    const CallOnDevice::Learnt learnt = on_device.learn();
+    note_for_plans.signature = on_device.signature();
+    note_for_plans.bytes = learnt.bytes;
+    span = learnt.span;
+    return learnt.seconds;
+  }
   // For the log of the step, where there is one.
   void log_begin() {
     if (!tape.log) return;
@@ -99,12 +114,9 @@ struct BegunCall {
     if (logged && tape.log) tape.log->end(*logged);
     logged.reset();
   }
-  // Counts the tape's time since the call was intercepted, without the `seconds` of its operator. An
-  // accelerator is only given its work, so nothing is counted there.
+  // Counts the host's time since the call was intercepted, without the `seconds` of its operator.
   void count_own(double seconds) const {
-    if (tape.device_side() == nullptr) {
-      tape.report.own_time += Seconds(Tape::now() - entered - seconds);
-    }
+    tape.report.own_time += Seconds(Tape::now() - entered - seconds);
   }
   void unpin() {
     for (Value* value : pinned) tape.unpin(*value);
@@ -123,6 +135,10 @@ struct BegunCall {
   // When it was asked for first, by the tape's clock.
   double now = 0;
   const double entered = Tape::now();
+  // Seconds of the host inside of the operator.
+  double on_host = 0;
+  // Of its work on a device, where an observer is told of it.
+  std::optional<LateObserver::Span> span;
   libtorch::CallForms::Found found;
   std::unique_ptr<Producer> producer;
   c10::SmallVector<Value*, 4> pinned;

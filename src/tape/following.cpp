@@ -108,6 +108,7 @@ void Tape::end_call(std::size_t call, const CallNote& note) {
                             .beside = note.beside + std::max<std::int64_t>(taken, 0),
                             .reads_end = static_cast<std::uint32_t>(record.reads.size()),
                             .makes_end = static_cast<std::uint32_t>(record.makes.size())});
+    if (side_ != nullptr) f.on_device.emplace_back(note.signature, note.bytes);
   }
   if (f.script != nullptr && f.calls == call + 1) carry_out(f.script->after(call));
 }
@@ -198,6 +199,8 @@ void Tape::enter_lists(Value& value) {
             : value.detached.unsafeGetStorageImpl()->_mutable_data_ptr_no_checks();
     value.slack = static_cast<std::int32_t>(
         std::clamp<std::int64_t>(libtorch::counted_bytes(memory) - value.size, 0, 1 << 30));
+  } else {
+    value.slack = static_cast<std::int32_t>(Accelerator::rounded(value.size) - value.size);
   }
   following_.droppable_slack += value.slack;
   std::vector<Value*>* const list = list_of(value);
@@ -296,8 +299,23 @@ void Tape::note_end() {
   f.record->beside_at_end = live_bytes(device_).count - f.droppable_bytes;
 }
 
+// A device does its work after the calls that gave it: by now more of its times have arrived than
+// when the calls were noted. Those that have not are guessed, and nothing waits for them.
+void Tape::note_device_times() {
+  Following& f = following_;
+  if (side_ == nullptr || !f.record) return;
+  Accelerator& budgets = side_->of_budget;
+  budgets.poll();
+  for (std::size_t i = 0; i < f.on_device.size(); ++i) {
+    const auto [signature, bytes] = f.on_device[i];
+    const auto nanoseconds = std::llround(budgets.costs.seconds(signature, bytes) * 1e9);
+    f.record->calls[i].nanoseconds = f.record->calls[i].again_nanoseconds = nanoseconds;
+  }
+}
+
 Learning::End Tape::take_end() {
   Following& f = following_;
+  note_device_times();
   return {.hash = f.prefix.value(),
           .calls = f.calls,
           .followed = f.followed,

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "plan/step/step_record.h"
@@ -31,6 +32,8 @@ struct Following {
   std::vector<Value*> spare, forgotten;
 
   std::optional<plan::StepRecord> record;
+  // Of the record's calls, on an accelerator: signatures, and bytes.
+  std::vector<std::pair<std::uint64_t, std::int64_t>> on_device;
   std::vector<std::uint32_t> made_at;  // by number, in the record's `makes`
   // Of values that a plan might drop, those that are there; and what the allocator handed out
   // beyond them.
@@ -57,6 +60,9 @@ struct CallNote {
   std::int64_t taken = 0;
   // Of the former, what is in no value of the tape's, nor in the bits of one.
   std::int64_t beside_values = 0;
+  // On an accelerator: what the seconds are asked by once more when the step ends.
+  std::uint64_t signature = 0;
+  std::int64_t bytes = 0;
 };
 
 // What a call takes while it runs, for a record.

@@ -75,11 +75,12 @@ void ObservedCall::tell(BudgetObserver& observer, const libtorch::OperatorCall& 
     }
   });
   const std::string name = name_of(call.schema());
+  const bool is_on_device = !tape_.device().is_cpu();
   observer.recorded({.name = name,
                      .arguments = {arguments_.data(), arguments_.size()},
                      .written = {changed.data(), changed.size()},
                      .results = {results.data(), results.size()},
-                     .time = Seconds(of_the_clock(seconds)),
+                     .time = Seconds(is_on_device ? seconds : of_the_clock(seconds)),
                      .live = live_bytes(tape_.device())});
 }
 

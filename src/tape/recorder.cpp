@@ -303,10 +303,7 @@ Tape* Recorder::current_tape() { return running_on; }
 double Recorder::run(OperatorCall& call, const OperatorFacts& facts, BegunCall& begun, Lock& lock) {
   std::optional<CallOnDevice> on_device;
   if (DeviceSide* const side = tape_.device_side()) {
-    on_device.emplace(*side, call,
-                      begun.producer != nullptr
-                          ? libtorch::signature_of(begun.producer->call.form())
-                          : libtorch::signature_of(libtorch::CallForm(call)));
+    on_device.emplace(*side, call, begun.signature_of(call));
   }
   std::optional<CallMeter> meter;
   if (tape_.takes_notes()) meter.emplace(tape_, begun.read());
@@ -329,6 +326,7 @@ double Recorder::run(OperatorCall& call, const OperatorFacts& facts, BegunCall& 
     call.proceed();
   }
   double seconds = (begun.now = Tape::now()) - start - (OwnTime::seconds() - own);
+  begun.on_host = seconds;
   kernel.reset();
   loan.reset();
   if (draws) begun.note(draws->drawn());
@@ -338,7 +336,7 @@ double Recorder::run(OperatorCall& call, const OperatorFacts& facts, BegunCall& 
   begun.log_run();
   Producer* const producer = begun.producer.get();
   if (on_device) {
-    seconds = on_device->learn();
+    seconds = begun.learn(*on_device);
     if (producer != nullptr) producer->seconds = seconds;
   } else if (producer != nullptr) {
     double& least = producer->call.form().learnt.seconds;
@@ -387,12 +385,13 @@ void Recorder::intercept(OperatorCall& call) {
   if (observed) {
     c10::SmallVector<std::int16_t, 2> written;
     for (const auto& write : begun.writes) written.push_back(write.slot);
+    if (DeviceSide* const side = tape_.device_side()) side->of_budget.late->next(begun.span);
     observed->tell(*options_.observer, call, {written.data(), written.size()}, seconds);
   }
   if (options_.paranoid) {
     tape_.drop_all();
   }
-  begun.count_own(seconds);
+  begun.count_own(begun.on_host);
 }
 
 }  // namespace reprise::tape

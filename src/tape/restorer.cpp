@@ -139,6 +139,9 @@ void Tape::replay(Producer& producer) {
     make_room_on(device_, side_->of_budget.bytes_to_replay(producer), /*is_guess=*/false);
   }
   const WorkWatch watch;
+  LateObserver* const late = side_ != nullptr ? side_->of_budget.late.get() : nullptr;
+  std::optional<LateObserver::Running> observed;
+  if (late != nullptr) observed = late->start(side_->device().current_stream());
   std::vector<c10::Storage> given(producer.inputs.size());
   std::vector<c10::IValue> results;
   {
@@ -166,6 +169,9 @@ void Tape::replay(Producer& producer) {
   }
   ++report.replayed;
   report.replay_time += Seconds(seconds);
+  if (late != nullptr) {
+    late->next(late->end(std::move(observed), side_->device().current_stream()));
+  }
   if (options_.observer) tell_replayed(*options_.observer, *this, producer, seconds);
   for (const Producer::Output& output : producer.outputs) {
     if (output.value == nullptr || output.value->has_bytes()) continue;

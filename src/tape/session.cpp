@@ -61,10 +61,20 @@ bool is_alone_on(c10::Device device) {
   return std::ranges::distance(tapes.begin(), tapes.end()) == 1;
 }
 
+namespace {
+
+BudgetOptions with_late_observer(BudgetOptions options) {
+  if (options.device.is_cpu() || options.observer == nullptr) return options;
+  options.observer = std::make_shared<LateObserver>(std::move(options.observer));
+  return options;
+}
+
+}  // namespace
+
 Budget::Budget(Bytes most, BudgetOptions chosen)
     : LimitKeeper(most.count),
       limit(most),
-      options(std::move(chosen)),
+      options(with_late_observer(std::move(chosen))),
       heuristic(plan::make_heuristic(options.heuristic)),
       costs(learns(options)),
       learning(most, options.planning_time) {
@@ -87,7 +97,10 @@ Budget::Budget(Bytes most, BudgetOptions chosen)
         "MemoryBudget: the time for planning is " + std::to_string(options.planning_time.count()) +
         " s; it must be above 0, and finite (plan_repeated_steps = false plans nothing)");
   }
-  if (!options.device.is_cpu()) accelerator.emplace(options.device);
+  if (!options.device.is_cpu()) {
+    accelerator.emplace(options.device);
+    accelerator->late = std::static_pointer_cast<LateObserver>(options.observer);
+  }
   if (options.store != nullptr) parking.emplace(options.store, device());
 }
 
@@ -247,6 +260,9 @@ Session::Session(std::shared_ptr<Budget> budget)
                     .learning = learning,
                     .logs = !budget_->options.paranoid && budget_->least.wants_next()},
         std::move(weights));
+    if (budget_->accelerator) {
+      budget_->accelerator->begin_step(recorder_->tape().following().record.has_value());
+    }
     recorder_->tape().peak = peak_.get();
     recorder_->tape().other_threads = &other_threads_;
     budget_->tapes.push_back(&recorder_->tape());
@@ -264,7 +280,9 @@ Session::Session(std::shared_ptr<Budget> budget)
 
 StepReport settled(const Tape& tape) {
   StepReport report = tape.report;
-  const double beside = (report.replay_time + report.pack_time + report.transfer_time).count();
+  // On an accelerator replays take time of the device, and what giving them takes is the tape's own.
+  const Seconds replays = tape.device().is_cpu() ? report.replay_time : Seconds(0);
+  const double beside = (replays + report.pack_time + report.transfer_time).count();
   const double rate = tape.watch.elapsed().count() / (Tape::now() - tape.began);
   report.own_time = Seconds(std::max(0.0, report.own_time.count() * rate - beside));
   return report;
@@ -284,7 +302,7 @@ void Session::finish() {
   bring_back();
   {
     const std::lock_guard<libtorch::LimitMutex> lock(libtorch::limit_mutex());
-    if (!budget_->accelerator) recorder_->tape().report.own_time += Seconds(Tape::now() - start);
+    recorder_->tape().report.own_time += Seconds(Tape::now() - start);
   }
   end(/*is_whole=*/true);
   if (!other_step_.empty()) throw PlanError(std::exchange(other_step_, {}));
@@ -316,6 +334,7 @@ void Session::end(bool is_whole) {
   recorder_->tape().report.peak = peak_->peak();
   recorder_->tape().report.other_threads = Bytes(other_threads_.peak());
   budget_->last = settled(recorder_->tape());
+  if (budget_->accelerator && budget_->accelerator->late) budget_->accelerator->late->tell();
   if (!is_whole) {
     // The next one has to be the plan's.
     if (!budget_->expected_step) budget_->expected_step = std::move(expected_);

@@ -214,6 +214,7 @@ class Tape {
   void act(const plan::StepScript::Action& action);
   void carry_out(std::span<const plan::StepScript::Action> actions);
   bool is_told(const Value& value) const;
+  void note_device_times();
   void set_absence(Value& value, Absence absence);
   std::vector<Value*>* list_of(const Value& value);
   void enter_lists(Value& value);

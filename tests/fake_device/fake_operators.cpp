@@ -189,6 +189,12 @@ class Call {
   std::optional<IValue> generator_;
 };
 
+// Operators whose results the host has to know before it goes on.
+bool makes_host_wait(std::string_view name) {
+  return name == "aten::_local_scalar_dense" || name == "aten::nonzero" ||
+         name == "aten::masked_select" || name == "aten::equal" || name == "aten::_unique2";
+}
+
 bool is_product(std::string_view name) {
   return name == "aten::mm" || name == "aten::addmm" || name == "aten::bmm";
 }
@@ -227,19 +233,23 @@ void run_on_host(const c10::OperatorHandle& op, Stack* stack) {
   std::vector<IValue> results;
   for (const IValue& value : host) results.push_back(call.result(value));
   call.tell();
+  if (makes_host_wait(schema.name())) FakeStreams::of(call.device().index()).host_reads();
   torch::jit::drop(*stack, schema.arguments().size());
   stack->insert(stack->end(), results.begin(), results.end());
 }
 
 void fallback(const c10::OperatorHandle& op, Stack* stack) { run_on_host(op, stack); }
 
-at::Tensor copy_from(const at::Tensor& source, const at::Tensor& target, bool) {
+at::Tensor copy_from(const at::Tensor& source, const at::Tensor& target, bool non_blocking) {
   Call call;
   const at::Tensor from = call.on_host(source, false);
   const at::Tensor to = call.on_host(target, true);
   const at::AutoDispatchBelowADInplaceOrView below;
   at::Tensor(to).copy_(from);
   call.tell();
+  if (!non_blocking && is_fake(source) != is_fake(target)) {
+    FakeStreams::of(call.device().index()).host_reads();
+  }
   return target;
 }
 
@@ -258,7 +268,12 @@ TORCH_LIBRARY_IMPL(_, PrivateUse1, library) {
   library.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>());
 }
 
+// Lets modules be moved here: LibTorch lists the backends whose tensors may take each other's place,
+// and this one is not among them.
+bool may_take_the_place(const at::Tensor&, const at::Tensor&) { return true; }
+
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
+  library.impl("_has_compatible_shallow_copy_type", &may_take_the_place);
   library.impl("_copy_from", &copy_from);
   library.impl("set_.source_Storage_storage_offset", &set);
   library.impl("record_stream", &record_stream);

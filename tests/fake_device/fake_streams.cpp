@@ -13,6 +13,7 @@ namespace reprise::testing_support {
 
 bool FakeStreams::has_events = true;
 bool FakeStreams::is_late = false;
+double FakeStreams::slowness = 1;
 
 std::recursive_mutex& FakeStreams::mutex() {
   static auto* mutex = new std::recursive_mutex;
@@ -27,7 +28,7 @@ FakeStreams& FakeStreams::of(c10::DeviceIndex device) {
 Point FakeStreams::give(c10::StreamId id, double seconds) {
   const std::lock_guard lock(mutex());
   Stream& stream = streams_[id];
-  stream.clock += seconds;
+  stream.clock += slowness * seconds;
   ++stream.given;
   if (!is_late) stream.done = stream.given;
   return {id, stream.given};
@@ -73,13 +74,38 @@ void FakeStreams::get_there() {
   for (auto& [id, stream] : streams_) stream.done = stream.given;
 }
 
+std::atomic<std::int64_t> FakeEvents::alive = 0;
+std::atomic<std::int64_t> FakeEvents::recorded = 0;
+std::atomic<std::int64_t> FakeEvents::queried = 0;
+
+namespace {
+
+std::atomic<FakeEvents::Use> failing = FakeEvents::Use::kNone;
+std::atomic<std::int64_t> works_still = 0;
+
+void fail_if_told(FakeEvents::Use use) {
+  TORCH_CHECK(failing != use || --works_still >= 0, "the fake device's events fail");
+}
+
+}  // namespace
+
+void FakeEvents::fail(Use use, std::int64_t first) {
+  works_still = first;
+  failing = use;
+}
+
 namespace {
 
 thread_local c10::DeviceIndex current_device = 0;
 thread_local std::array<c10::StreamId, kFakeDevices> current_streams{};
 
 struct FakeEvent {
-  c10::DeviceIndex device;
+  explicit FakeEvent(c10::DeviceIndex of) : device(of) { ++FakeEvents::alive; }
+  ~FakeEvent() { --FakeEvents::alive; }
+  FakeEvent(const FakeEvent&) = delete;
+  FakeEvent& operator=(const FakeEvent&) = delete;
+
+  const c10::DeviceIndex device;
   FakeStreams::Mark mark;
 };
 
@@ -118,20 +144,25 @@ class FakeGuard final : public c10::impl::DeviceGuardImplInterface {
   void record(void** event, const c10::Stream& stream, c10::DeviceIndex,
               c10::EventFlag) const override {
     TORCH_CHECK(FakeStreams::has_events, "Backend doesn't support events.");
-    delete static_cast<FakeEvent*>(*event);
-    *event = new FakeEvent{stream.device_index(),
-                           FakeStreams::of(stream.device_index()).mark(stream.id())};
+    fail_if_told(*event == nullptr ? FakeEvents::Use::kMake : FakeEvents::Use::kRecord);
+    if (*event == nullptr) *event = new FakeEvent(stream.device_index());
+    static_cast<FakeEvent*>(*event)->mark =
+        FakeStreams::of(stream.device_index()).mark(stream.id());
+    ++FakeEvents::recorded;
   }
   void block(void* event, const c10::Stream& stream) const override {
     FakeStreams::of(stream.device_index()).wait(stream.id(), of(event).mark);
   }
   bool queryEvent(void* event) const override {
+    ++FakeEvents::queried;
+    fail_if_told(FakeEvents::Use::kQuery);
     return FakeStreams::of(of(event).device).is_reached(of(event).mark.point);
   }
   void synchronizeEvent(void* event) const override {
     FakeStreams::of(of(event).device).synchronize();
   }
   double elapsedTime(void* start, void* end, c10::DeviceIndex) const override {
+    fail_if_told(FakeEvents::Use::kElapsed);
     return (of(end).mark.clock - of(start).mark.clock) * 1e3;
   }
   void destroyEvent(void* event, c10::DeviceIndex) const noexcept override {

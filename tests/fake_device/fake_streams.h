@@ -11,6 +11,7 @@
 #include <c10/core/Device.h>
 #include <c10/core/Stream.h>
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <mutex>
@@ -46,6 +47,11 @@ class FakeStreams {
   // The host waits for everything.
   void synchronize();
   std::int64_t synchronizations() const { return synchronizations_; }
+  // The host reads what the device makes, by an operator: a copy that blocks, or item(). Kernels
+  // have done their work, so this is counted and waits for nothing.
+  void host_reads() { ++host_reads_; }
+  // Counts both kinds.
+  std::int64_t waits() const { return synchronizations_ + host_reads_; }
   c10::StreamId fresh() { return ++last_; }
   // All that was given counts as done.
   void get_there();
@@ -53,6 +59,8 @@ class FakeStreams {
   // With events that are recorded, or not.
   static bool has_events;
   static bool is_late;
+  // Kernels take so many times as long.
+  static double slowness;
 
  private:
   struct Stream {
@@ -64,6 +72,25 @@ class FakeStreams {
   std::map<c10::StreamId, Stream> streams_;
   c10::StreamId last_ = 0;
   std::int64_t synchronizations_ = 0;
+  std::atomic<std::int64_t> host_reads_ = 0;
+};
+
+// The events of all fake devices: how many there are, and how often they were used.
+struct FakeEvents {
+  static std::atomic<std::int64_t> alive, recorded, queried;
+
+  enum class Use : std::uint8_t { kNone, kMake, kRecord, kQuery, kElapsed };
+  // From the use after `first` others of its kind on, all fail.
+  static void fail(Use use, std::int64_t first);
+};
+
+// While it lives, events fail in one use.
+class EventsFail {
+ public:
+  explicit EventsFail(FakeEvents::Use use, std::int64_t first = 0) { FakeEvents::fail(use, first); }
+  ~EventsFail() { FakeEvents::fail(FakeEvents::Use::kNone, 0); }
+  EventsFail(const EventsFail&) = delete;
+  EventsFail& operator=(const EventsFail&) = delete;
 };
 
 // While it lives, what streams are given is done only at FakeStreams::get_there().

@@ -1,5 +1,5 @@
 // What a budget learns of an accelerator's operators: bytes and seconds.
-#include "tape/operator_sizes.h"
+#include "tape/device/operator_sizes.h"
 
 #include <gtest/gtest.h>
 
@@ -28,6 +28,21 @@ TEST(DeviceCosts, AreTheLeastThatWasMeasured) {
   costs.note(1, 1000, 2e-3);
   costs.note(1, 1000, 9e-3);
   EXPECT_DOUBLE_EQ(costs.seconds(1, 1000), 2e-3);
+  EXPECT_TRUE(costs.is_learnt(1));
+}
+
+TEST(DeviceCosts, OfALaterRoundAreTakenOverInPartWhereTheyAreLonger) {
+  DeviceCosts costs;
+  costs.note(1, 1000, 2e-3);
+  costs.note(1, 1000, 4e-3);
+  EXPECT_DOUBLE_EQ(costs.seconds(1, 1000), 2e-3) << "in a round the least counts";
+  costs.begin_round();
+  EXPECT_FALSE(costs.is_learnt(1));
+  costs.note(1, 1000, 4e-3);
+  EXPECT_DOUBLE_EQ(costs.seconds(1, 1000), 2.5e-3);
+  costs.note(1, 1000, 1e-3);
+  EXPECT_DOUBLE_EQ(costs.seconds(1, 1000), 1e-3);
+  costs.note(1, 1000, 1e-3);
   EXPECT_TRUE(costs.is_learnt(1));
 }
 

@@ -11,10 +11,11 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 # The rooms of src, from the bottom up: a room includes from itself and from those before it.
 ROOMS = ["core", "plan/io", "plan/chain", "plan/trace", "plan/simulate", "plan/step", "libtorch/base",
          "libtorch/memory", "libtorch/random", "libtorch/autograd", "libtorch/operators", "libtorch/meta", "store", "region",
-         "selective", "tape", "estimate", "influence"]
+         "selective", "tape/device", "tape", "estimate", "influence"]
 # Rooms that know nothing of each other, though one is listed before the other.
 APART = [{"plan/chain", "plan/trace"}, {"plan/chain", "plan/simulate"}, {"plan/chain", "plan/step"},
-         {"plan/simulate", "plan/step"}, {"libtorch/memory", "libtorch/random"}, {"region", "tape"}]
+         {"plan/simulate", "plan/step"}, {"libtorch/memory", "libtorch/random"}, {"region", "tape"},
+         {"region", "tape/device"}]
 # The rooms of the program apps/cli, from the bottom up.
 PROGRAM_ROOMS = ["io", "training", "training/methods", "compare", "commands"]
 WITHOUT_TORCH = {"core", "plan"}

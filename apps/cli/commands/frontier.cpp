@@ -19,7 +19,6 @@
 #include "apps/cli/io/interrupt.h"
 #include "apps/cli/io/progress.h"
 #include "apps/cli/io/streams.h"
-#include "apps/cli/training/device.h"
 
 namespace reprise::app {
 
@@ -46,7 +45,6 @@ void bind(CLI::App& command, FrontierOptions& options) {
 void check(FrontierOptions& options) {
   check_run(options);
   check_budget_options(options, /*has_budget=*/true, "");
-  require_cpu_for_budget("reprise frontier", options.device);
 }
 
 constexpr const char* kCommand = "reprise frontier";

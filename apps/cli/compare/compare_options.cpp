@@ -9,7 +9,6 @@
 #include <array>
 #include <iterator>
 
-#include "apps/cli/training/device.h"
 #include "models/strategy.h"
 
 namespace reprise::app {
@@ -31,9 +30,7 @@ bool fits(const std::string& strategy, std::int64_t layers) {
 
 // A strategy of the table, or a budget, which is no strategy but stands beside them.
 void check_strategy_or_budget(const std::string& strategy, const RunOptions& options) {
-  if (AskedBudget::of_strategy(strategy)) {
-    return require_cpu_for_budget("strategy " + strategy, options.device);
-  }
+  if (AskedBudget::of_strategy(strategy)) return;
   const auto table = models::strategy_kinds();
   std::vector<models::StrategyKind> kinds(table.begin(), table.end());
   kinds.push_back({"budget", {"B"}, [](std::string_view) { return std::nullopt; }});
@@ -52,9 +49,6 @@ void check_planners(CompareOptions& options) {
     throw UsageError(fmt::format("{} has no effect with --planners: leave one of them out", idle));
   }
   for (const std::string& name : options.planners) check_planner("--planners", name);
-  if (std::ranges::any_of(options.planners, is_step_planner)) {
-    require_cpu_for_budget("--planners hindsight", options.device);
-  }
   if (options.budgets.empty()) options.budgets = planned_budgets(kUsualBudgets);
   for (const AskedBudget& budget : options.budgets)
     AskedBudget::parse_planned("--budget", budget.text());

@@ -69,7 +69,10 @@ Setting prepare(const CompareOptions& options) {
 }
 
 Comparison::Comparison(const CompareOptions& options, const TextData& data, c10::Device device)
-    : options_(options), data_(data), network_(options, device), store_(open_park(options.park)) {
+    : options_(options),
+      data_(data),
+      network_(options, device),
+      store_(open_park(options.park, device)) {
   // Kernels that add in any order would differ from run to run by themselves.
   if (!device.is_cpu()) at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);
   clock_.watch(network_);
@@ -173,7 +176,7 @@ void Comparison::open_budget(Measured& measured) {
 }
 
 std::shared_ptr<MemoryBudget> Comparison::make_budget(Bytes limit) const {
-  BudgetOptions budget = budget_options(options_, store_);
+  BudgetOptions budget = budget_options(options_, store_, network_.device());
   budget.replay_limit = std::chrono::duration<double>(kMostReplays * seconds_);
   return std::make_shared<MemoryBudget>(limit, std::move(budget));
 }

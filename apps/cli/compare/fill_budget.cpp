@@ -176,6 +176,7 @@ int fill_budget(const CompareOptions& options) {
                     asked.text(), to_string(limit),
                     to_string(Bytes(static_cast<std::int64_t>(physical_memory())))));
   }
+  check_budget_memory(asked.text(), limit, device);
   for (Measured& each : all) each.batch = BatchSearch(comparison, each, limit).find();
   std::vector<Measured> fitting;
   std::ranges::copy_if(all, std::back_inserter(fitting),

@@ -65,7 +65,7 @@ StepTrace record_step(Network& network, const Batch& batch) {
   const auto recorder = std::make_shared<TraceRecorder>(file);
   {
     constexpr Bytes kRoom = GB(8000);
-    MemoryBudget budget(kRoom, {.observer = recorder});
+    MemoryBudget budget(kRoom, {.device = network.device(), .observer = recorder});
     MemoryBudget::Step step = budget.step();
     network.run_backward(batch, models::Strategy::parse("none"));
     step.finish();

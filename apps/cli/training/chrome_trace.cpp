@@ -20,23 +20,23 @@ constexpr double kMicroseconds = 1e6;
 }  // namespace
 
 void ChromeTrace::recorded(const Operator& done) noexcept {
-  add(Event::Kind::kOperator, done.name, done.time.count(), Bytes(0), done.live);
+  add(Event::Kind::kOperator, done.name, done.time.count(), Bytes(0), done.live, done.at);
 }
 
 void ChromeTrace::dropped(const Value& value) noexcept {
-  add(Event::Kind::kDrop, value.maker, 0, value.bytes, value.live);
+  add(Event::Kind::kDrop, value.maker, 0, value.bytes, value.live, value.at);
 }
 
 void ChromeTrace::restored(const Value& value) noexcept {
-  add(Event::Kind::kReturn, value.maker, 0, value.bytes, value.live);
+  add(Event::Kind::kReturn, value.maker, 0, value.bytes, value.live, value.at);
 }
 
 void ChromeTrace::replayed(const Replay& done) noexcept {
-  add(Event::Kind::kReplay, done.name, done.time.count(), Bytes(0), done.live);
+  add(Event::Kind::kReplay, done.name, done.time.count(), Bytes(0), done.live, done.at);
 }
 
 void ChromeTrace::add(Event::Kind kind, std::string_view name, double seconds, Bytes bytes,
-                      Bytes live) noexcept {
+                      Bytes live, std::optional<Seconds> at) noexcept {
   const auto now = std::chrono::steady_clock::now();
   try {
     if (events_.empty())
@@ -47,7 +47,7 @@ void ChromeTrace::add(Event::Kind kind, std::string_view name, double seconds, B
     if (thread == threads_.end()) thread = threads_.insert(threads_.end(), self);
     events_.push_back({.kind = kind,
                        .name = std::string(name),
-                       .end = std::chrono::duration<double>(now - start_).count(),
+                       .end = at.value_or(now - start_).count(),
                        .seconds = seconds,
                        .bytes = bytes,
                        .live = live,

@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -38,8 +39,9 @@ class ChromeTrace final : public BudgetObserver {
     Bytes live;
     std::size_t thread;
   };
-  void add(Event::Kind kind, std::string_view name, double seconds, Bytes bytes,
-           Bytes live) noexcept;
+  // `at`: when the device had done it; on the CPU that is now.
+  void add(Event::Kind kind, std::string_view name, double seconds, Bytes bytes, Bytes live,
+           std::optional<Seconds> at) noexcept;
   void write(const std::string& text);
   void write(const Event& event);
 

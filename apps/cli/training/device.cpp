@@ -55,12 +55,19 @@ c10::Device parse_device(const std::string& text) {
   return numbered;
 }
 
-void require_cpu_for_budget(const std::string& option, const std::string& device) {
-  const c10::Device where = parse_device(device);
-  if (where.is_cpu()) return;
-  throw UsageError(fmt::format(
-      "{} works on the CPU alone so far, and the device is {}: leave it out, or give --device cpu",
-      option, where.str()));
+Bytes reserved_bytes(c10::Device device) {
+  if (device.is_cpu()) return Bytes(0);
+  constexpr auto kAll = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+  return Bytes(at::accelerator::getDeviceStats(device.index()).reserved_bytes[kAll].current);
+}
+
+std::optional<Bytes> available_bytes(c10::Device device) {
+  try {
+    const std::size_t free = at::accelerator::getMemoryInfo(device.index()).first;
+    return Bytes(static_cast<std::int64_t>(free)) + reserved_bytes(device);
+  } catch (const c10::Error&) {
+    return std::nullopt;
+  }
 }
 
 void synchronize(c10::Device device) {

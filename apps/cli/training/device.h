@@ -4,7 +4,9 @@
 
 #include <c10/core/Device.h>
 #include <c10/core/ScalarType.h>
+#include <reprise/bytes.h>
 
+#include <optional>
 #include <string>
 
 namespace reprise::app {
@@ -13,9 +15,12 @@ namespace reprise::app {
 // available, for a name that is unknown or a device that is not here.
 c10::Device parse_device(const std::string& text);
 
-// Throws UsageError, naming the option, if that device is not the CPU: budgets are kept there alone
-// so far.
-void require_cpu_for_budget(const std::string& option, const std::string& device);
+// Bytes that an accelerator's allocator has taken from the device, handed out or cached; 0 for the
+// CPU.
+Bytes reserved_bytes(c10::Device device);
+// Bytes that this process can have of an accelerator: reserved_bytes(), and what is free. None where
+// the device does not tell.
+std::optional<Bytes> available_bytes(c10::Device device);
 
 // Waits until the device has done what it was given. Nothing to wait for on the CPU.
 void synchronize(c10::Device device);

@@ -10,8 +10,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <vector>
+
+#include "apps/cli/training/device.h"
 
 namespace reprise::app {
 
@@ -28,13 +31,17 @@ std::string text_of(double bytes) {
   return to_string(Bytes(static_cast<std::int64_t>(std::min(bytes, 9e18))));
 }
 
-// The loss and the norm of each gradient, which clipping needs: the bytes of one allocation, and
-// their number beside the weights'.
+// The loss and the norm of each gradient, which clipping needs: the bytes of one allocation on the
+// CPU and on an accelerator, and their number beside the weights'.
 constexpr Bytes kNumber(64);
+constexpr Bytes kNumberOnDevice(512);
 constexpr std::int64_t kNumbers = 4;
 
+// Accelerators' allocators hand out pieces, which shows where a model has many small tensors.
 Bytes bytes_of(const at::Tensor& tensor) {
-  return Bytes(static_cast<std::int64_t>(tensor.nbytes()));
+  const auto bytes = static_cast<std::int64_t>(tensor.nbytes());
+  const std::int64_t piece = tensor.device().is_cpu() ? 1 : kNumberOnDevice.count;
+  return Bytes((bytes + piece - 1) / piece * piece);
 }
 
 Bytes weight_bytes(const torch::nn::Module& model) {
@@ -128,6 +135,17 @@ void check_verification_memory(const TrainOptions& options, c10::Device device) 
       options.verify > 0 ? "leave out --verify" : "give the budget in bytes"));
 }
 
+void check_budget_memory(const std::string& asked, Bytes limit, c10::Device device) {
+  if (device.is_cpu()) return;
+  const std::optional<Bytes> available = available_bytes(device);
+  if (!available || limit <= *available) return;
+  throw UsageError(
+      fmt::format("--budget {} comes to {}, and {} has {} ({} bytes) for this process, all other "
+                  "programs' memory left out: give at most that, and some percent less, since the "
+                  "allocator rounds",
+                  asked, to_string(limit), device.str(), to_string(*available), available->count));
+}
+
 Bytes moment_bytes(const torch::nn::Module& model) { return weight_bytes(model) * 2; }
 
 TrainingNeed need_of_training(const torch::nn::Module& model, Bytes live, Bytes backward) {
@@ -135,7 +153,8 @@ TrainingNeed need_of_training(const torch::nn::Module& model, Bytes live, Bytes 
   // The update visits one weight after the other, so the largest decides what it needs.
   const auto largest = std::ranges::max_element(
       weights, {}, [](const at::Tensor& weight) { return weight.nbytes(); });
-  const Bytes numbers = kNumber * (kNumbers + static_cast<std::int64_t>(weights.size()));
+  const Bytes number = largest->device().is_cpu() ? kNumber : kNumberOnDevice;
+  const Bytes numbers = number * (kNumbers + static_cast<std::int64_t>(weights.size()));
   const Bytes update = live + weight_bytes(model) + update_bytes(largest->detach()) + numbers;
   return {.live = live, .peak = std::max(backward, update)};
 }

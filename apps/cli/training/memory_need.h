@@ -6,6 +6,8 @@
 #include <reprise/bytes.h>
 #include <torch/nn/module.h>
 
+#include <string>
+
 #include "apps/cli/training/train_options.h"
 
 namespace reprise::app {
@@ -28,6 +30,11 @@ inline constexpr int kCopiesInComparisons = 3;
 void check_memory(const RunOptions& options, int copies, c10::Device device);
 // The same for the plain steps of options.verify, and for that of a budget that is a share of one.
 void check_verification_memory(const TrainOptions& options, c10::Device device);
+
+// Throws UsageError if `limit`, what --budget comes to, is more than this process can have of an
+// accelerator: such a budget would hold nothing back before the device is full. `asked`: as it was
+// written.
+void check_budget_memory(const std::string& asked, Bytes limit, c10::Device device);
 
 // The bytes of a plain training step. A budget in percent is a share of this peak in every command,
 // even if the command's own steps lack a part of a training step.

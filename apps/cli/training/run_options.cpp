@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "apps/cli/training/asked_budget.h"
+#include "apps/cli/training/device.h"
 #include "apps/cli/training/park.h"
 #include "models/strategy.h"
 
@@ -104,7 +105,8 @@ void bind_budget(OptionGroup& group, RunOptions& options) {
                          fmt::join(heuristic_names(), ", ")));
   group.text("--park", "STORE", options.park,
              "disk=DIR: a byte budget moves a value to a file in DIR if that takes\n"
-             "less time than a replay; default: no value is moved");
+             "less time than a replay; host: to the host's memory, on an accelerator;\n"
+             "default: no value is moved");
 }
 
 void check_choice(const char* option, const std::string& value,
@@ -148,7 +150,7 @@ void check_regions(const RunOptions& options, const std::vector<std::string>& st
 
 void check_budget_options(const RunOptions& options, bool has_budget, const char* remedy) {
   check_choice("--heuristic", options.heuristic, heuristic_names());
-  if (options.park) check_park(*options.park);
+  if (options.park) check_park(*options.park, parse_device(options.device));
   const char* const idle = has_budget                                    ? nullptr
                            : options.heuristic != RunOptions().heuristic ? "--heuristic"
                            : options.park.has_value()                    ? "--park"

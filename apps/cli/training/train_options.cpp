@@ -8,7 +8,6 @@
 #include <string_view>
 
 #include "apps/cli/io/atomic_file.h"
-#include "apps/cli/training/device.h"
 #include "apps/cli/training/step_trace_file.h"
 #include "apps/cli/training/training_checkpoint.h"
 
@@ -85,7 +84,6 @@ void refuse_budget_as_strategy(const std::string& strategy) {
 
 void check_trace(const TrainOptions& options) {
   check_trace_name(options.trace_out);
-  if (!options.trace_out.empty()) require_cpu_for_budget("--trace-out", options.device);
   if (options.trace_step == 0) return;
   if (options.trace_out.empty())
     throw UsageError("--trace-step needs a file: add --trace-out FILE");
@@ -126,7 +124,6 @@ void check(TrainOptions& options) {
   check_strategy(options.strategy, options);
   check_regions(options, {options.strategy}, options.budget.has_value());
   check_budget_options(options, options.budget.has_value(), "add --budget, such as --budget 80%");
-  if (options.budget) require_cpu_for_budget("--budget", options.device);
   if (!options.warmup) options.warmup = std::min<std::int64_t>(100, options.steps / 10);
   check_saving(options);
   check_trace(options);

@@ -90,7 +90,8 @@ void Trainer::open_budget() {
   const AskedBudget& asked = *options_.budget;
   optimizer_.zero_grad();
   const Bytes live = live_before_step();
-  const BudgetOptions options = budget_options(options_, open_park(options_.park));
+  const c10::Device device = network_.device();
+  const BudgetOptions options = budget_options(options_, open_park(options_.park, device), device);
   network_.model()->train();
   const Bytes moments = live - live_bytes(network_.device());
   const auto plainly = models::Strategy::parse("none");
@@ -103,6 +104,7 @@ void Trainer::open_budget() {
     measured = need_of_training(*network_.model(), live, least_of_backward(options) + moments).peak;
   }
   budget_.emplace(asked, live, measured, options);
+  check_budget_memory(asked.text(), budget_->limit(), device);
 }
 
 // The least bytes of forward and backward of the next step, whose effects it undoes.
@@ -131,7 +133,9 @@ TrainedStep Trainer::step(const std::shared_ptr<BudgetObserver>& observer) {
   for (auto& group : optimizer_.param_groups()) group.options().set_lr(report.learning_rate);
   optimizer_.zero_grad();
   std::optional<MemoryBudget> boundless;
-  if (!budget_ && observer) boundless.emplace(kNoBound, BudgetOptions{.observer = observer});
+  if (!budget_ && observer) {
+    boundless.emplace(kNoBound, BudgetOptions{.device = network_.device(), .observer = observer});
+  }
   MemoryBudget* const budget = budget_     ? &budget_->of_step(verification.has_value(), observer)
                                : boundless ? &*boundless
                                            : nullptr;
@@ -155,6 +159,7 @@ TrainedStep Trainer::step(const std::shared_ptr<BudgetObserver>& observer) {
   }
   synchronize(network_.device());
   report.peak = memory.peak();
+  report.reserved = reserved_bytes(network_.device());
   report.milliseconds =
       std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count() -
       comparing;

@@ -31,6 +31,8 @@ struct TrainedStep {
   double milliseconds = 0;   // without those of the verification
   std::int64_t tokens = 0;
   Bytes peak;  // most bytes alive during the step, the verification's plain step not included
+  // On an accelerator, what its allocator holds of the device after the step, used or free.
+  Bytes reserved;
   std::optional<VerificationReport> verification;  // if the step was verified
   std::optional<StepReport> tape;                  // if it ran under a budget
 

@@ -32,6 +32,7 @@ class TrainingBudget {
   Bytes live_, measured_, limit_;
   BudgetOptions options_;
   std::unique_ptr<MemoryBudget> usual_, special_;
+  bool is_special_observed_ = false;
 };
 
 }  // namespace reprise::app

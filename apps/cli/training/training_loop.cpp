@@ -117,6 +117,7 @@ void take_step(const TrainOptions& options, Trainer& trainer, MetricsFile& metri
   outcome.last = trainer.step(trace != nullptr ? trace->observer() : nullptr);
   outcome.milliseconds.push_back(outcome.last.milliseconds);
   outcome.peak = std::max(outcome.peak, outcome.last.peak);
+  outcome.reserved = std::max(outcome.reserved, outcome.last.reserved);
   if (outcome.last.tape) add(outcome.tape, *outcome.last.tape);
   if (const auto& verification = outcome.last.verification) {
     outcome.verification_milliseconds.push_back(verification->milliseconds);

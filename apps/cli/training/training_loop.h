@@ -22,6 +22,7 @@ struct Outcome {
   double seconds = 0;
   TrainedStep last;
   Bytes peak;
+  Bytes reserved;              // on an accelerator
   double validation_loss = 0;  // not measured if a signal has come
   int signal = 0;              // that ended the call before its steps were done; else 0
   StepReport tape;             // sums over the steps; nothing if there was no budget

@@ -126,7 +126,11 @@ void print_closing_table(const TrainOptions& options, const Outcome& outcome, Tr
   facts.add("speed",
             fmt::format("{} ms/step, {} tokens/s", format_milliseconds(typical),
                         format_count(static_cast<double>(outcome.last.tokens) / typical * 1e3)));
-  facts.add("peak", fmt::format("{} alive at once", to_string(outcome.peak)));
+  facts.add("peak", fmt::format("{} alive at once{}", to_string(outcome.peak),
+                                outcome.reserved == Bytes(0)
+                                    ? ""
+                                    : fmt::format(", {} reserved by the device's allocator",
+                                                  to_string(outcome.reserved))));
   if (trainer.budget()) facts.add("budget", describe_tape(outcome, *trainer.budget()));
   if (options.verify > 0) facts.add("verified", describe_verification(options, outcome));
   facts.add("weights", fmt::format("{:016x}", hash_parameters(*trainer.network().model())));
@@ -154,6 +158,7 @@ void print_json(const TrainOptions& options, const Outcome& outcome, Trainer& tr
       {"weights_xxh3", fmt::format("{:016x}", hash_parameters(*trainer.network().model()))},
       {"saved", saved_where(options)}};
   if (trainer.budget()) result["budget"] = tape_of(outcome, *trainer.budget());
+  if (outcome.reserved != Bytes(0)) result["reserved_bytes"] = outcome.reserved.count;
   if (options.verify > 0) result["verification"] = verification_of(options, outcome);
   if (outcome.traced_step > 0) {
     result["trace"] = {{"file", options.trace_out}, {"step", outcome.traced_step}};

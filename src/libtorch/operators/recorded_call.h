@@ -71,8 +71,9 @@ struct CallForm {
     double seconds = std::numeric_limits<double>::infinity();
     // What running one again takes, where that is learnt (tape/replay_costs.h); 0: not known yet.
     double again = 0;
-    // key_of() it, once it was asked for.
+    // key_of() and signature_of() it, once they were asked for.
     std::uint64_t key = 0;
+    std::uint64_t signature = 0;
     // Nothing that the last one made was worth dropping.
     bool makes_little = false;
     // Of the first eight results that a producer has, a bit each: whether one was looked at, and
@@ -86,6 +87,12 @@ struct CallForm {
 // The same for calls of one operator whose tensors have the same shapes and types, and whose whole
 // numbers and flags are the same: they take about the same time and memory.
 std::uint64_t signature_of(const CallForm& form);
+// Computed once.
+inline std::uint64_t signature_of(CallForm& form) {
+  std::uint64_t& signature = form.learnt.signature;
+  if (signature == 0) signature = signature_of(std::as_const(form));
+  return signature;
+}
 
 // A share in a form.
 class RecordedCall {

@@ -31,7 +31,7 @@ class OperatorSizes {
     if (known_.size() >= kMost) known_.clear();
     Known& known = known_[signature];
     ++known.calls;
-    // What was said last counts from the second call on: the first one's workspace may be another.
+    // The second call replaces the first one's figure, since its workspace may be another.
     known.bytes = known.calls == 2 || bytes > known.bytes ? bytes : known.bytes;
   }
 
@@ -43,31 +43,48 @@ class OperatorSizes {
   std::unordered_map<std::uint64_t, Known> known_;
 };
 
-// Seconds on the device: the least that was measured for the signature; where nothing was, by a
-// line through all measurements over the bytes that calls read and make; before there are any, by
-// what an accelerator of today does.
+// Seconds on the device: the least that was measured for the signature. Where nothing was measured,
+// a line is fitted through all measurements over the bytes that calls read and make. Before there
+// are any, an assumed accelerator gives the rates.
+//
+// Measurements come in rounds, since clocks change with heat and power. In a later round a longer
+// time is taken over in part, and a shorter one at once.
 class DeviceCosts {
  public:
+  // Measurements of a signature in a round.
   static constexpr int kEnough = 3;
   static constexpr std::size_t kMost = 1 << 16;
   // A launch, and a byte at a terabyte a second.
   static constexpr double kLaunch = 5e-6;
   static constexpr double kPerByte = 1e-12;
+  // The share of a longer time of a later round.
+  static constexpr double kShare = 0.25;
 
+  // Whether the round needs no more measurements of it.
   bool is_learnt(std::uint64_t signature) const {
     const auto found = known_.find(signature);
-    return found != known_.end() && found->second.calls >= kEnough;
+    return found != known_.end() && found->second.round == round_ && found->second.calls >= kEnough;
   }
+  void begin_round() { ++round_; }
+
   double seconds(std::uint64_t signature, std::int64_t bytes) const {
     const auto found = known_.find(signature);
-    if (found != known_.end() && found->second.calls > 0) return found->second.least;
+    if (found != known_.end()) return found->second.seconds;
     return by_bytes(static_cast<double>(bytes));
   }
   // `bytes`: of the call.
   void note(std::uint64_t signature, std::int64_t bytes, double seconds) {
     if (known_.size() >= kMost) known_.clear();
-    Known& known = known_[signature];
-    if (known.calls++ == 0 || seconds < known.least) known.least = seconds;
+    const auto place = known_.try_emplace(signature, Known{seconds, round_, round_, 0}).first;
+    Known& known = place->second;
+    if (known.round != round_) known.calls = 0;
+    known.round = round_;
+    ++known.calls;
+    if (seconds <= known.seconds) {
+      known.seconds = seconds;
+    } else if (known.first != round_) {
+      known.seconds += kShare * (seconds - known.seconds);
+    }
     const auto x = static_cast<double>(bytes);
     count_ += 1;
     x_ += x;
@@ -88,10 +105,13 @@ class DeviceCosts {
   }
 
   struct Known {
-    int calls = 0;
-    double least = 0;
+    double seconds;
+    std::int64_t first;  // the round of its first measurement
+    std::int64_t round;
+    int calls;  // measured in that round
   };
   std::unordered_map<std::uint64_t, Known> known_;
+  std::int64_t round_ = 0;
   double count_ = 0;
   double x_ = 0;
   double y_ = 0;
