@@ -48,11 +48,12 @@ Model make_model(int count, const BlockShape& shape) {
   Model model;
   for (int i = 0; i < count; ++i) {
     model.blocks.emplace_back(shape);
+    model.blocks.back()->to(shape.device);
     for (const at::Tensor& parameter : model.blocks.back()->parameters()) {
       model.parameters.push_back(parameter);
     }
   }
-  model.input = at::randn({shape.batch, shape.length, shape.width});
+  model.input = at::randn({shape.batch, shape.length, shape.width}).to(shape.device);
   return model;
 }
 

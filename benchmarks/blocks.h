@@ -17,6 +17,7 @@ struct BlockShape {
   std::int64_t length;  // tokens of a sequence
   std::int64_t batch;
   double dropout;
+  c10::Device device = c10::kCPU;
 };
 
 // A pre-norm block: unfused attention without a mask, and a GELU network of four times the width.

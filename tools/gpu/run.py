@@ -19,7 +19,7 @@ from tally import Counts, tally  # noqa: E402
 BUILD = ROOT / "build/release"
 STATE = ROOT / "build/gpu"
 PARTS = ("build", "tests", "bench", "models")
-# What an empty environment variable of the caching allocator changes is measured beside it.
+# The benchmark runs under both, for fragmentation differs.
 ALLOCATORS = {"": {}, " with expandable segments": {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}}
 
 
@@ -73,7 +73,8 @@ def tests(steps, options):
     # Tests that are skipped where there is no accelerator: programs, and which tests of them.
     for folder, chosen in (("device", "*"), ("region", "*CheckpointAccelerator*")):
         file = reports / f"{folder}.xml"
-        file.unlink(missing_ok=True) if not steps.ended_well(folder) else None
+        if not steps.ended_well(folder):
+            file.unlink(missing_ok=True)
         steps.run(folder, [BUILD / f"bin/reprise_test_{folder}", f"--gtest_filter={chosen}", f"--gtest_output=xml:{file}"],
                   read=of_program(file))
     # All the others, for they have not met a build with CUDA.

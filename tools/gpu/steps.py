@@ -35,13 +35,13 @@ class Steps:
     def ended_well(self, name):
         return self.done.get(name, {}).get("state") == "done"
 
-    def run(self, name, command, read=None, again=False, fine=(0,), environment=None, most=None):
+    def run(self, name, command, read=None, again=False, fine=(0,), environment=None):
         """Runs the command unless the step has ended well before, and keeps what read(log text) gives. Returns the record.
         A step that fails is recorded with its exit code, and tried anew by the next call."""
         if self.ended_well(name) and not again:
             print(f"   {self.part} {name}: done before", flush=True)
             return self.done[name]
-        left = min(self.seconds_left(), most or float("inf"))
+        left = self.seconds_left()
         if left < SHORTEST:
             raise OutOfTime(f"{self.part} {name}")
         print(f"-- {self.part} {name}: {shlex.join(map(str, command))}", flush=True)
@@ -60,7 +60,7 @@ class Steps:
             print(f"   {self.part} {name}: {state}; the log is {log}\n{text[-1500:]}", flush=True)
         self.done[name] = record
         self.save()
-        if code is None and most is None:
+        if code is None:
             raise OutOfTime(f"{self.part} {name}")
         return record
 
