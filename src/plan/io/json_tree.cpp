@@ -8,6 +8,14 @@
 #include <nlohmann/json.hpp>
 
 namespace reprise::plan {
+
+// What the parser has read so far; it looks one character ahead where a number ends. Named, since
+// a class below that has a name of its own refers to it.
+struct JsonPosition {
+  std::int64_t line = 1;
+  char last = 0;
+};
+
 namespace {
 
 using nlohmann::json;
@@ -15,12 +23,6 @@ using nlohmann::json;
 constexpr std::size_t kDeepest = 32;
 constexpr std::size_t kMostFields = 64;
 constexpr std::size_t kMostValues = 1'000'000;
-
-// What the parser has read so far; it looks one character ahead where a number ends.
-struct Position {
-  std::int64_t line = 1;
-  char last = 0;
-};
 
 class CountingIterator {
  public:
@@ -30,7 +32,7 @@ class CountingIterator {
   using pointer = const char*;
   using reference = const char&;
 
-  CountingIterator(const char* at, Position* position) : at_(at), position_(position) {}
+  CountingIterator(const char* at, JsonPosition* position) : at_(at), position_(position) {}
   reference operator*() const { return *at_; }
   CountingIterator& operator++() {
     position_->last = *at_;
@@ -41,7 +43,7 @@ class CountingIterator {
 
  private:
   const char* at_;
-  Position* position_;
+  JsonPosition* position_;
 };
 
 // Texts of the file may hold anything, and be long: on one line, without zeros, the end kept too.
@@ -77,7 +79,7 @@ std::string printable(const std::string& text) {
 
 class JsonTreeBuilder final : public nlohmann::json_sax<json> {
  public:
-  JsonTreeBuilder(const std::string& origin, const Position& position)
+  JsonTreeBuilder(const std::string& origin, const JsonPosition& position)
       : origin_(std::make_shared<const std::string>(origin)), position_(position) {}
 
   JsonTree take() { return std::move(root_); }
@@ -180,7 +182,7 @@ class JsonTreeBuilder final : public nlohmann::json_sax<json> {
   }
 
   const std::shared_ptr<const std::string> origin_;
-  const Position& position_;
+  const JsonPosition& position_;
   JsonTree root_;
   std::vector<JsonTree*> open_;
   std::int64_t key_line_ = 1;
@@ -192,7 +194,7 @@ JsonTree JsonTree::parse(std::string_view text, const std::string& origin) {
     throw UsageError(origin + ": " + std::to_string(text.size()) + " bytes of text; at most " +
                      std::to_string(kMostText) + " are read");
   }
-  Position position;
+  JsonPosition position;
   JsonTreeBuilder builder(origin, position);
   json::sax_parse(CountingIterator(text.data(), &position),
                   CountingIterator(text.data() + text.size(), &position), &builder);
