@@ -1,6 +1,6 @@
-// Steps on an accelerator: what regions and budgets cost there, how far the peak stays within the
-// limit and the reserved bytes above the peak, and whether a store on the host moves its values
-// behind the computation. Without an accelerator nothing is measured.
+// Measures steps on an accelerator: the cost of regions and budgets, the peak against the limit,
+// and the reserved bytes against the peak. It also shows whether a host store moves its values
+// behind the computation. Without an accelerator it measures nothing.
 //
 // A step's time is elapsed time between two waits for the device; "submitting" is the part until
 // the last operator was given to it. All steps of a round follow each other, so a figure compares

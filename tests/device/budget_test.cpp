@@ -61,10 +61,9 @@ TEST_F(CudaBudget, AnOperatorThatFindsTheDeviceFullRunsAgainAfterDrops) {
   at::accelerator::emptyCache();
   const auto free =
       static_cast<std::int64_t>(at::accelerator::getMemoryInfo(device_.index()).first);
-  // The allocator takes memory in pieces of 20 MiB, and cuBLAS its own.
   const std::int64_t left = needed.count * 7 / 10;
   const at::Tensor filling = at::empty({free - left}, at::TensorOptions(device_).dtype(at::kByte));
-  EXPECT_THROW(network.gradients(), c10::OutOfMemoryError) << "what it takes without a budget";
+  EXPECT_THROW(network.gradients(), c10::OutOfMemoryError) << "a plain step does not fit";
   network.forget_gradients();
   at::accelerator::emptyCache();
   MemoryBudget budget = MemoryBudget::fraction_of_device(1, on_cuda());

@@ -1,5 +1,5 @@
-// What only a CUDA device has: autocast with its cache, several streams, SDPA's fused kernels, and
-// offloading through pinned memory; each gives the gradients of the plain step.
+// Tests what only a CUDA device has: its autocast, several streams, SDPA's fused kernels, and
+// offloading through pinned memory. Each gives the gradients of the plain step.
 #include <ATen/autocast_mode.h>
 #include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>

@@ -1,5 +1,5 @@
-// What the tests on a CUDA device share: the fixture that skips where there is none, and a small
-// network whose activations fill some hundred megabytes.
+// Shared by the tests on a CUDA device: a fixture that skips where there is none, and a small
+// network. Its activations fill some hundred megabytes.
 #pragma once
 
 #include <ATen/DeviceAccelerator.h>
@@ -57,7 +57,7 @@ class Network {
     step.finish();
     return mine;
   }
-  // What a plain step needs above what is live before it. The first step makes workspaces.
+  // The bytes that a plain step adds to those live before it. The first step makes workspaces.
   Bytes activations() {
     gradients();
     const PeakScope scope(device_);

@@ -1,7 +1,7 @@
 """Gathers what a machine without a network needs to build and run reprise: called by `scripts/gpu pack`.
 
 The pack is a tree of this repository with a folder `dependencies` in it, so that its own `scripts/gpu run` works there. It
-holds no objects: another compiler or C library there would refuse them, and 16 cores compile everything in two minutes. The
+holds no objects, which would depend on this machine's compiler, C library and wheel. The
 dependencies are the files of Debian's packages, in the places where their CMake files expect each other.
 """
 
