@@ -9,8 +9,10 @@
 #include <ATen/DeviceAccelerator.h>
 #include <fmt/format.h>
 #include <reprise/budget.h>
+#include <reprise/checkpoint.h>
 #include <reprise/memory.h>
 #include <reprise/offload.h>
+#include <reprise/selective.h>
 
 #include <algorithm>
 #include <iostream>
@@ -19,20 +21,41 @@
 #include <vector>
 
 #include "benches.h"
+#include "benchmarks/support/race.h"
+#include "blocks.h"
 #include "core/clock.h"
-#include "every_block.h"
 
 namespace reprise::bench {
 namespace {
 
 constexpr const char* kAccelerator = "accelerator";
+constexpr int kDeviceBlocks = 12;
 constexpr double kShares[] = {0.75, 0.5, 0.35, 0.25};
 
-struct StepTime {
+// One model for all steps, so that what is live before a step is the same under each strategy.
+using Call = std::function<at::Tensor(Block&, const at::Tensor&)>;
+
+Step step_of(const std::shared_ptr<Model>& model, const Call& call,
+             const std::shared_ptr<Store>& store = nullptr) {
+  return [model, call, store] {
+    at::Tensor y = model->input;
+    {
+      std::optional<OffloadScope> scope;
+      if (store != nullptr) scope.emplace(store);
+      for (Block& block : model->blocks) y = call(block, y);
+    }
+    y.sum().backward();
+    model->drop_gradients();
+  };
+}
+
+at::Tensor forward(Block& block, const at::Tensor& x) { return block->forward(x); }
+
+struct DeviceTime {
   double seconds, submitting;
 };
 
-StepTime time_step(const Step& step, c10::Device device) {
+DeviceTime time_on_device(const Step& step, c10::Device device) {
   at::accelerator::synchronizeDevice(device.index());
   const Stopwatch watch;
   step();
@@ -42,25 +65,25 @@ StepTime time_step(const Step& step, c10::Device device) {
 }
 
 // One step of the race and what its rounds gave.
-struct Runner {
+struct DeviceRunner {
   std::string name;
   Step step;
   std::vector<double> seconds = {}, submitting = {};
 };
 
-void take_turns(std::vector<Runner>& runners, c10::Device device, int rounds) {
-  for (Runner& runner : runners) runner.step();
+void take_turns(std::vector<DeviceRunner>& runners, c10::Device device, int rounds) {
+  for (DeviceRunner& runner : runners) runner.step();
   for (int round = 0; round < rounds; ++round) {
-    for (Runner& runner : runners) {
-      const StepTime time = time_step(runner.step, device);
+    for (DeviceRunner& runner : runners) {
+      const DeviceTime time = time_on_device(runner.step, device);
       runner.seconds.push_back(time.seconds);
       runner.submitting.push_back(time.submitting);
     }
   }
 }
 
-void report(Session& session, const std::string& name, const std::vector<double>& values,
-            const std::string& unit, const Bar& bar = {}) {
+void report_on_device(Session& session, const std::string& name, const std::vector<double>& values,
+                      const std::string& unit, const Bar& bar = {}) {
   session.report(make_figure(kAccelerator, name, unit, values, {}, bar));
 }
 
@@ -88,7 +111,7 @@ struct Budgeted {
   }
 };
 
-double reserved(c10::Device device) {
+double reserved_bytes(c10::Device device) {
   const auto stats = at::accelerator::getDeviceStats(device.index());
   return static_cast<double>(stats.reserved_bytes[0].peak);
 }
@@ -100,16 +123,16 @@ void measure_peaks(Session& session, const std::string& name, const Budgeted& bu
   at::accelerator::emptyCache();
   at::accelerator::resetPeakStats(device.index());
   budgeted.step();
-  report(session, name + ", first step: peak ÷ limit", {budgeted.peak_share()}, "×");
+  report_on_device(session, name + ", first step: peak ÷ limit", {budgeted.peak_share()}, "×");
   for (int i = 0; i < 3; ++i) budgeted.step();
   const auto peak = static_cast<double>(budgeted.budget->report().peak.count);
-  report(session, name + ": peak ÷ limit", {budgeted.peak_share()}, "×", {.at_most = 1.0});
-  report(session, name + ": reserved ÷ peak", {reserved(device) / peak}, "×");
+  report_on_device(session, name + ": peak ÷ limit", {budgeted.peak_share()}, "×",
+                   {.at_most = 1.0});
+  report_on_device(session, name + ": reserved ÷ peak", {reserved_bytes(device) / peak}, "×");
 }
 
-void measure_blocks(Session& session, const BlockShape& shape, int blocks) {
-  const c10::Device device = shape.device;
-  const Step plain = block_step(blocks, shape, BlockStrategy::kPlain);
+void measure_blocks(Session& session, const std::shared_ptr<Model>& model, c10::Device device) {
+  const Step plain = step_of(model, forward);
   plain();
   at::accelerator::emptyCache();
   at::accelerator::resetPeakStats(device.index());
@@ -117,13 +140,17 @@ void measure_blocks(Session& session, const BlockShape& shape, int blocks) {
   plain();
   const auto stats = at::accelerator::getDeviceStats(device.index());
   const auto peak = static_cast<double>(stats.allocated_bytes[0].peak);
-  report(session, "plain: peak", {peak / 1e6}, "MB");
-  report(session, "plain: reserved ÷ peak", {reserved(device) / peak}, "×");
+  report_on_device(session, "plain: peak", {peak / 1e6}, "MB");
+  report_on_device(session, "plain: reserved ÷ peak", {reserved_bytes(device) / peak}, "×");
 
-  std::vector<Runner> runners = {
+  const CheckpointOptions kept{.context = selective(save_matmuls())};
+  std::vector<DeviceRunner> runners = {
       {"plain", plain},
-      {"every block", block_step(blocks, shape, BlockStrategy::kNonReentrant)},
-      {"matrix products kept", block_step(blocks, shape, BlockStrategy::kMatmulsKept)}};
+      {"every block",
+       step_of(model, [](Block& block, const at::Tensor& x) { return checkpoint(block, x); })},
+      {"matrix products kept", step_of(model, [kept](Block& block, const at::Tensor& x) {
+         return checkpoint(kept, block, x);
+       })}};
   const Budgeted never(plain, Bytes(static_cast<std::int64_t>(2 * peak)), device);
   runners.push_back({"a budget that never binds", never.step});
   std::vector<Budgeted> budgets;
@@ -131,20 +158,26 @@ void measure_blocks(Session& session, const BlockShape& shape, int blocks) {
     const double above = share * (peak - static_cast<double>(before.count));
     budgets.emplace_back(plain, before + Bytes(static_cast<std::int64_t>(above)), device);
     const std::string name = fmt::format("budget of {:.0f} %", 100 * share);
-    measure_peaks(session, name, budgets.back(), device);
+    try {
+      measure_peaks(session, name, budgets.back(), device);
+    } catch (const BudgetError& error) {
+      std::cerr << "accelerator: " << name << ": " << error.what() << "\n";
+      model->drop_gradients();
+      continue;
+    }
     runners.push_back({name, budgets.back().step});
   }
   take_turns(runners, device, session.quick() ? 3 : 15);
-  const Runner& base = runners.front();
-  report(session, "plain", base.seconds, "s");
-  report(session, "plain, submitting", ratios(base.submitting, base.seconds), "×plain");
-  for (const Runner& runner : runners) {
+  const DeviceRunner& base = runners.front();
+  report_on_device(session, "plain", base.seconds, "s");
+  report_on_device(session, "plain, submitting", ratios(base.submitting, base.seconds), "×plain");
+  for (const DeviceRunner& runner : runners) {
     if (&runner == &base) continue;
     const bool never_binds = runner.name == "a budget that never binds";
-    report(session, runner.name, ratios(runner.seconds, base.seconds), "×plain",
-           never_binds ? Bar{.at_most = 1.02} : Bar{});
-    report(session, runner.name + ", submitting", ratios(runner.submitting, base.seconds),
-           "×plain");
+    report_on_device(session, runner.name, ratios(runner.seconds, base.seconds), "×plain",
+                     never_binds ? Bar{.at_most = 1.02} : Bar{});
+    report_on_device(session, runner.name + ", submitting", ratios(runner.submitting, base.seconds),
+                     "×plain");
   }
 }
 
@@ -162,38 +195,30 @@ double time_copy(std::int64_t bytes, c10::Device device, bool to_host) {
     }
   };
   copy();
-  return time_step(copy, device).seconds;
+  return time_on_device(copy, device).seconds;
 }
 
-void measure_offload(Session& session, const BlockShape& shape, int blocks) {
-  const Step plain = block_step(blocks, shape, BlockStrategy::kPlain);
-  auto model = std::make_shared<Model>(make_model(blocks, shape));
+void measure_offload(Session& session, const std::shared_ptr<Model>& model, c10::Device device) {
   const auto store = host_store();
-  const Step offloaded = [model, store] {
-    at::Tensor y = model->input;
-    {
-      const OffloadScope scope(store);
-      for (Block& block : model->blocks) y = block->forward(y);
-    }
-    y.sum().backward();
-    model->drop_gradients();
-  };
+  const Step plain = step_of(model, forward);
+  const Step offloaded = step_of(model, forward, store);
   plain(), offloaded(), offloaded();
   std::vector<double> moved, moving, all;
   for (int i = 0; i < (session.quick() ? 2 : 9); ++i) {
     const StoreStatistics before = store->statistics();
-    const double step = time_step(offloaded, shape.device).seconds;
+    const double step = time_on_device(offloaded, device).seconds;
     const StoreStatistics after = store->statistics();
-    const double computing = time_step(plain, shape.device).seconds;
+    const double computing = time_on_device(plain, device).seconds;
     const auto written = (after.written - before.written).count;
     const auto read = (after.read - before.read).count;
-    moving.push_back(time_copy(written, shape.device, true) + time_copy(read, shape.device, false));
+    moving.push_back(time_copy(written, device, true) + time_copy(read, device, false));
     moved.push_back(static_cast<double>(written + read) / 1e6);
     all.push_back(step / std::max(computing, moving.back()));
   }
-  report(session, "host store: moved", moved, "MB");
-  report(session, "host store: moving alone", moving, "s");
-  report(session, "host store: step ÷ max(plain step, moving)", all, "×", {.at_most = 1.03});
+  report_on_device(session, "host store: moved", moved, "MB");
+  report_on_device(session, "host store: moving alone", moving, "s");
+  report_on_device(session, "host store: step ÷ max(plain step, moving)", all, "×",
+                   {.at_most = 1.03});
 }
 
 }  // namespace
@@ -205,20 +230,12 @@ void accelerator(Session& session) {
     return;
   }
   const c10::Device device(*type, 0);
-  const BlockShape shape = session.quick() ? BlockShape{.width = 256,
-                                                        .heads = 4,
-                                                        .length = 128,
-                                                        .batch = 8,
-                                                        .dropout = 0.1,
-                                                        .device = device}
-                                           : BlockShape{.width = 1024,
-                                                        .heads = 16,
-                                                        .length = 512,
-                                                        .batch = 16,
-                                                        .dropout = 0.1,
-                                                        .device = device};
-  measure_blocks(session, shape, 12);
-  measure_offload(session, shape, 12);
+  const BlockShape small = {.width = 256, .heads = 4, .length = 128, .batch = 8, .dropout = 0.1};
+  const BlockShape large = {.width = 1024, .heads = 16, .length = 512, .batch = 16, .dropout = 0.1};
+  const auto model =
+      std::make_shared<Model>(make_model(kDeviceBlocks, session.quick() ? small : large, device));
+  measure_blocks(session, model, device);
+  measure_offload(session, model, device);
 }
 
 }  // namespace reprise::bench

@@ -17,7 +17,6 @@ struct BlockShape {
   std::int64_t length;  // tokens of a sequence
   std::int64_t batch;
   double dropout;
-  c10::Device device = c10::kCPU;
 };
 
 // A pre-norm block: unfused attention without a mask, and a GELU network of four times the width.
@@ -45,6 +44,6 @@ struct Model {
   void drop_gradients();
 };
 
-Model make_model(int count, const BlockShape& shape);
+Model make_model(int count, const BlockShape& shape, c10::Device device = c10::kCPU);
 
 }  // namespace reprise::bench

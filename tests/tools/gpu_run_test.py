@@ -46,6 +46,11 @@ class Resumed(InFolder):
         self.assertEqual((record["state"], record["exit_code"], record["end_of_log"]), ("failed", 4, "no room\n"))
         self.assertEqual(self.steps().run("one", ["true"])["state"], "done")
 
+    def test_an_exit_code_that_is_a_result_is_no_failure(self):
+        record = self.steps().run("one", ["sh", "-c", "exit 4"], read=int, states={4: "does not fit"})
+        self.assertEqual(record["state"], "does not fit")
+        self.assertTrue(self.steps().ended_well("one"))
+
     def test_a_program_that_is_missing_and_a_result_that_cannot_be_read_are_failures(self):
         self.assertEqual(self.steps().run("one", [self.folder / "nothing"])["exit_code"], 127)
         self.assertEqual(self.steps().run("two", ["echo", "text"], read=int)["state"], "failed")
@@ -63,7 +68,9 @@ class Resumed(InFolder):
 
 class Searches(InFolder):
     def cases(self):
-        return models.Cases(self.steps(), None, SHAPE)
+        cases = models.Cases(self.steps(), None, SHAPE)
+        cases.steps.note("x", {"peak_bytes": 280})
+        return cases
 
     def attempt(self, peak_of_batch):
         self.tried = []
@@ -76,13 +83,13 @@ class Searches(InFolder):
     def test_the_largest_batch_by_peak_is_where_the_line_of_two_peaks_ends(self):
         cases = self.cases()
         models.largest_by_peak(cases, "x", self.attempt(lambda batch: 200 + 10 * batch), 1000)
-        self.assertEqual(self.tried, [8, 16, 80])
+        self.assertEqual(self.tried, [16, 80])
         self.assertEqual(cases.steps.done["largest: x"]["result"], {"batch": 80, "peak_bytes": 1000, "limit_bytes": 1000})
 
     def test_a_batch_whose_measured_peak_is_above_the_limit_is_not_taken(self):
         cases = self.cases()
         models.largest_by_peak(cases, "x", self.attempt(lambda batch: 200 + 10 * batch + (batch > 79)), 1000)
-        self.assertEqual(self.tried, [8, 16, 80, 79])
+        self.assertEqual(self.tried, [16, 80, 79])
         self.assertEqual(cases.steps.done["largest: x"]["result"]["batch"], 79)
 
     def test_the_largest_batch_by_budget_is_found_between_one_that_fits_and_one_that_fails(self):
@@ -91,7 +98,7 @@ class Searches(InFolder):
         def reprise(_, budget, batch, steps):
             self.assertEqual((budget, steps), ("1000", 4))
             ended = {"state": "done", "result": {"peak_bytes": 900, "tokens_per_s": 1.0}}
-            return ended if batch <= 37 else {"state": "failed"}
+            return ended if batch <= 37 else {"state": "does not fit"}
         cases.reprise = reprise
         models.largest_by_budget(cases, 16, 1000)
         self.assertEqual(cases.steps.done["largest: reprise budget"]["result"]["batch"], 37)

@@ -17,6 +17,8 @@ SHARES = (0.75, 0.5, 0.35, 0.25)
 # Weights and AdamW's two moments, in bytes a parameter: what is live before a step.
 LIVE_PER_PARAMETER = 12
 TRIES = 3
+# The exit code of `reprise train` for a step that does not fit into its budget.
+NO_ROOM = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,7 +93,7 @@ class Cases:
         if self.steps.ended_well(name):
             return self.steps.run(name, command)
         with MemoryWatch() as watch:
-            record = self.steps.run(name, command, read=read)
+            record = self.steps.run(name, command, read=read, states={NO_ROOM: "does not fit"})
         if isinstance(record.get("result"), dict):
             record["result"]["card_mib"] = watch.most
             self.steps.save()
@@ -121,11 +123,11 @@ class Cases:
 
 
 def peak_of(record):
-    return record.get("result", {}).get("peak_bytes") if record["state"] == "done" else None
+    return record.get("result", {}).get("peak_bytes") if record and record["state"] == "done" else None
 
 
 def same_batch(cases):
-    """Every strategy at one batch. Returns the functions by which a batch is tried, and the peaks."""
+    """Every strategy at one batch."""
     shape = cases.shape
     plain = cases.reprise("reprise plain")
     every_block = cases.reprise("reprise every-block", "every-block")
@@ -145,9 +147,10 @@ def same_batch(cases):
 
 
 def largest_by_peak(cases, name, attempt, most):
-    """`attempt(name, batch)` runs some steps and gives the record."""
+    """From the peak of the case `name`. `attempt(name, batch)` runs some steps and gives the record."""
     shape = cases.shape
-    first, second = (peak_of(attempt(f"{name}, batch {batch}", batch)) for batch in (shape.batch, 2 * shape.batch))
+    first = peak_of(cases.steps.done.get(name))
+    second = first and peak_of(attempt(f"{name}, batch {2 * shape.batch}", 2 * shape.batch))
     if not first or not second or second <= first:
         return
     batch = shape.batch + int((most - first) / (second - first) * shape.batch)
@@ -165,6 +168,8 @@ def largest_by_budget(cases, start, most):
     batch = start
     for _ in range(2 * TRIES + 2):
         record = cases.reprise(f"{name}, batch {batch}", budget=str(int(most)), batch=batch, steps=4)
+        if record["state"] == "failed":
+            return
         if record["state"] == "done":
             fits = batch
             cases.steps.note(f"largest: {name}", {"batch": batch, "peak_bytes": peak_of(record), "limit_bytes": most,
@@ -189,8 +194,10 @@ def run(steps, where, shape):
     largest_by_peak(cases, "reprise plain", of_reprise("none"), shape.limit)
     largest_by_peak(cases, "reprise every-block", of_reprise("every-block"), shape.limit)
     largest_by_peak(cases, "reprise selective", of_reprise("selective:matmul"), shape.limit)
-    for case in ("plain", "every-block", "selective", *(("compile:0.5",) if where.compiles else ())):
-        largest_by_peak(cases, f"torch {case}", of_torch(case), shape.limit)
+    for name in ("plain", "every-block", "selective"):
+        largest_by_peak(cases, f"torch {name}", of_torch(name), shape.limit)
+    if where.compiles:
+        largest_by_peak(cases, "torch compile 50%", of_torch("compile:0.5"), shape.limit)
     plain = steps.done.get("largest: reprise plain")
     if plain:
         largest_by_budget(cases, plain["result"]["batch"] * 2, shape.limit)

@@ -85,7 +85,8 @@ def of_models(part):
                          gigabytes(result["peak_bytes"]), gigabytes(result["last_peak_bytes"]),
                          gigabytes(result.get("reserved_bytes")), None if card is None else card * 2**20 / 1e9))
         else:
-            rows.append((name, f"{record['state']}, exit code {record.get('exit_code')}", *[None] * 7))
+            code = f", exit code {record.get('exit_code')}" if record["state"] == "failed" else ""
+            rows.append((name, record["state"] + code, *[None] * 7))
     text = "\n" + table(columns, rows)
     if largest:
         text += "\nThe largest batch found that trains in so many bytes:\n\n" + table(("case", "batch", "peak, GB", "limit, GB"), largest)

@@ -33,11 +33,12 @@ class Steps:
         return self.deadline - time.monotonic()
 
     def ended_well(self, name):
-        return self.done.get(name, {}).get("state") == "done"
+        return self.done.get(name, {}).get("state", "failed") not in ("failed", "stopped")
 
-    def run(self, name, command, read=None, again=False, fine=(0,), environment=None):
+    def run(self, name, command, read=None, again=False, states=None, environment=None):
         """Runs the command unless the step has ended well before, and keeps what read(log text) gives. Returns the record.
-        A step that fails is recorded with its exit code, and tried anew by the next call."""
+        `states` names exit codes that are results, beside 0, which is "done". A step with another exit code has failed, and
+        the next call tries it anew."""
         if self.ended_well(name) and not again:
             print(f"   {self.part} {name}: done before", flush=True)
             return self.done[name]
@@ -48,16 +49,16 @@ class Steps:
         log = self.folder / f"{self.part}-{name.replace(' ', '-').replace('/', '-')}.log"
         start = time.monotonic()
         code = self._call([str(each) for each in command], log, left, {**self.environment, **(environment or {})})
-        state = "stopped" if code is None else "done" if code in fine else "failed"
+        state = "stopped" if code is None else {0: "done", **(states or {})}.get(code, "failed")
         record = {"state": state, "exit_code": code, "seconds": round(time.monotonic() - start, 1),
                   "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
                   "command": shlex.join(map(str, command)), "log": log.name}
         text = log.read_text(errors="replace")
-        if read is not None and code is not None:
+        if read is not None and state in ("done", "failed"):
             record["result"] = self._read(read, text, record)
-        if state != "done":
+        if record["state"] != "done":
             record["end_of_log"] = text[-1500:]
-            print(f"   {self.part} {name}: {state}; the log is {log}\n{text[-1500:]}", flush=True)
+            print(f"   {self.part} {name}: {record['state']}; the log is {log}\n{text[-1500:]}", flush=True)
         self.done[name] = record
         self.save()
         if code is None:
@@ -79,8 +80,7 @@ class Steps:
         try:
             return read(text)
         except (ValueError, KeyError, LookupError) as error:
-            if record["state"] == "done":
-                record["state"] = "failed"
+            record["state"] = "failed"
             return {"unreadable": str(error)}
 
     @staticmethod
