@@ -39,10 +39,10 @@ class Network {
       : device_(device) {
     torch::manual_seed(3);
     for (int i = 0; i < layers; ++i) {
-      leaves_.push_back((at::randn({kWidth, kWidth}, device) * 0.05).requires_grad_(true));
-      leaves_.push_back(at::zeros({kWidth}, device).requires_grad_(true));
+      leaves_.push_back((at::randn({kWidth, kWidth}) * 0.05).to(device).requires_grad_(true));
+      leaves_.push_back(at::zeros({kWidth}).to(device).requires_grad_(true));
     }
-    batch_ = at::randn({batch, kWidth}, device);
+    batch_ = at::randn({batch, kWidth}).to(device);
   }
 
   // Draws the same numbers in every step.
