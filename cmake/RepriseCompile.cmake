@@ -31,7 +31,7 @@ endif()
 
 # Before the first line of a source that reads most of LibTorch the compiler is busy for seconds, so programs join many
 # sources to one unit. The library joins few, for it is what a developer rebuilds most.
-set(reprise_program_batch 24)
+set(reprise_program_batch 32)
 
 # Applies the above to a target of ours.
 function(reprise_compile target)

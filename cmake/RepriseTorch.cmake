@@ -9,9 +9,10 @@
 # error_variable. It looks, in this order, at the target `torch` of an earlier find_package(Torch), the
 # variable REPRISE_TORCH_DIR (CMake's or the environment's), HINT, and the python3 on the path. Wheels (CPU
 # or CUDA, no toolkit needed) and unpacked LibTorch have the same layout: include/ and lib/.
-# What is built and tested. Others differ in LibTorch's internals, which src/libtorch reads.
-set(REPRISE_TORCH_OLDEST 2.13)
-set(REPRISE_TORCH_NEWEST 2.13)
+# What is built and tested. Others differ in LibTorch's internals (src/libtorch/base/versions.h): older ones do not
+# compile, and with newer ones only the tests can tell.
+set(REPRISE_TORCH_OLDEST 2.11)
+set(REPRISE_TORCH_NEWEST 2.15)
 set(reprise_torch_versions "${REPRISE_TORCH_OLDEST}")
 if(NOT REPRISE_TORCH_OLDEST STREQUAL REPRISE_TORCH_NEWEST)
   string(APPEND reprise_torch_versions " to ${REPRISE_TORCH_NEWEST}")
@@ -103,7 +104,7 @@ function(_reprise_check_torch dir origin)
     string(REGEX MATCH "^[0-9]+\\.[0-9]+" minor "${version}")
     if(NOT minor)
       set(error "No LibTorch: ${where} has no include/torch/headeronly/version.h. ${reprise_torch_remedy}")
-    elseif(minor VERSION_LESS REPRISE_TORCH_OLDEST OR minor VERSION_GREATER REPRISE_TORCH_NEWEST)
+    elseif(minor VERSION_LESS REPRISE_TORCH_OLDEST)
       set(error "LibTorch ${version} in ${where} is not supported: reprise needs ${reprise_torch_versions}. ${reprise_torch_remedy}")
     else()
       foreach(file include/torch/csrc/api/include/torch/torch.h include/ATen/core/Tensor.h lib/libc10.so
@@ -112,6 +113,9 @@ function(_reprise_check_torch dir origin)
           set(error "LibTorch ${version} in ${where} is incomplete: it has no ${file}. ${reprise_torch_remedy}")
         endif()
       endforeach()
+      if(NOT error AND minor VERSION_GREATER REPRISE_TORCH_NEWEST)
+        message(WARNING "LibTorch ${version} in ${where} is newer than those that reprise is tested with, ${reprise_torch_versions}. Run its tests before you rely on it.")
+      endif()
     endif()
   endif()
   # The interpreter of <prefix>/lib/python3.x/site-packages/torch.

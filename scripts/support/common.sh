@@ -3,8 +3,7 @@
 
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 root=$PWD
-torch_oldest=2.13
-torch_newest=2.13
+torch_oldest=2.11
 # Debian's packages with the libraries that building and testing need; scripts/gpu takes them along.
 libraries=(libcli11-dev libfmt-dev libgmock-dev libgtest-dev librapidcheck-dev libxxhash-dev nlohmann-json3-dev
   zlib1g-dev)
@@ -20,15 +19,15 @@ fail() {
 # The comment block at the head of a script is its help.
 help_of() { sed -n '2,/^[^#]/{/^#/!d;s/^# \{0,1\}//;p}' "$1"; }
 
-# Prints the folder of python $1's torch if its version is supported; does not import it.
+# Prints the folder of python $1's torch if it is not too old; does not import it.
 supported_torch_of() {
-  (cd / && "$1" - "$torch_oldest" "$torch_newest") 2>/dev/null <<'PYTHON'
+  (cd / && "$1" - "$torch_oldest") 2>/dev/null <<'PYTHON'
 import importlib.util, os, re, sys
 spec = importlib.util.find_spec("torch")
 folder = os.path.dirname(spec.origin)
 version = re.search(r"__version__ = '(\d+)\.(\d+)", open(os.path.join(folder, "version.py")).read())
 pair = lambda text: tuple(int(part) for part in text.split("."))
-if not pair(sys.argv[1]) <= (int(version[1]), int(version[2])) <= pair(sys.argv[2]):
+if (int(version[1]), int(version[2])) < pair(sys.argv[1]):
     sys.exit(1)
 print(folder)
 PYTHON

@@ -1,26 +1,35 @@
 """The installed package, used by a project that knows nothing of this folder."""
 
+import os
 import re
 import shutil
 import subprocess
 import unittest
 
-from projects import BUILD, SOURCE, ProjectTest, run
+from projects import BUILD, SOURCE, TORCH, ProjectTest, run
 
 
-class InstalledPackage(ProjectTest):
+class Examples:
+    """What an installed package of either kind must do; `build_folder` is what is installed."""
+
+    build_folder = BUILD
+
     def setUp(self):
         super().setUp()
         self.prefix = self.folder / "prefix"
-        subprocess.run(["cmake", "--install", BUILD, "--prefix", self.prefix], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(["cmake", "--install", self.build_folder, "--prefix", self.prefix], check=True,
+                       stdout=subprocess.DEVNULL)
         self.example = self.folder / "example"
         shutil.copytree(SOURCE / "examples/minimal", self.example)
 
-    def test_the_minimal_example_builds_against_it_and_saves_memory(self):
-        code, text = self.configure(self.example, f"-DCMAKE_PREFIX_PATH={self.prefix}")
+    def build_example(self, folder):
+        code, text = self.configure(folder, f"-DCMAKE_PREFIX_PATH={self.prefix}")
         self.assertEqual(code, 0, text)
         code, text = self.build()
         self.assertEqual(code, 0, text)
+
+    def test_the_minimal_example_builds_against_it_and_saves_memory(self):
+        self.build_example(self.example)
         code, text = run(self.folder / "build/minimal")
         self.assertEqual(code, 0, text)
         peaks = dict(re.findall(r"(plain|checkpoint) step \d+: loss [\d.e-]+, peak ([\d.]+) MB", text))
@@ -29,10 +38,7 @@ class InstalledPackage(ProjectTest):
     def test_the_budget_example_trains_in_half_the_bytes_to_the_same_bits(self):
         example = self.folder / "budget"
         shutil.copytree(SOURCE / "examples/budget", example)
-        code, text = self.configure(example, f"-DCMAKE_PREFIX_PATH={self.prefix}")
-        self.assertEqual(code, 0, text)
-        code, text = self.build()
-        self.assertEqual(code, 0, text)
+        self.build_example(example)
         for network, size in (("gan", 64), ("transformer", 64)):
             code, text = run(self.folder / "build/budget", network, size, 3)
             self.assertEqual(code, 0, text)
@@ -41,6 +47,26 @@ class InstalledPackage(ProjectTest):
         code, text = run(self.folder / "build/budget", "perceptron")
         self.assertEqual((code, text.strip()), (2, "budget: the network is 'perceptron'; give gan or transformer"))
 
+
+class StaticPackage(Examples, ProjectTest):
+    build_folder = BUILD.with_name(BUILD.name + "-static")
+
+    @classmethod
+    def setUpClass(cls):
+        # In a folder beside this build, where ccache finds what this build has compiled.
+        parts = [f"-DREPRISE_BUILD_{part}=OFF" for part in ("APPS", "BENCHMARKS", "TESTS")]
+        for command in (["cmake", "--preset", "release", "-S", SOURCE, "-B", cls.build_folder, "-DBUILD_SHARED_LIBS=OFF",
+                         f"-DREPRISE_TORCH_DIR={TORCH}", *parts], ["cmake", "--build", cls.build_folder]):
+            code, text = run(*command, env=os.environ | {"CCACHE_BASEDIR": str(SOURCE)}, cwd=SOURCE)
+            if code != 0:
+                raise AssertionError(text)
+
+    def test_it_has_no_shared_library_of_ours(self):
+        names = [path.name for path in self.prefix.rglob("libreprise*")]
+        self.assertEqual(names, ["libreprise.a"])
+
+
+class SharedPackage(Examples, ProjectTest):
     def test_another_minor_version_of_libtorch_is_refused_with_the_remedy(self):
         torch = self.made_up_torch("2.12.1")
         code, text = self.configure(self.example, f"-DCMAKE_PREFIX_PATH={self.prefix}", f"-DREPRISE_TORCH_DIR={torch}")

@@ -15,6 +15,8 @@
 #include <string>
 #include <vector>
 
+#include "libtorch/base/versions.h"
+
 namespace reprise::testing {
 
 struct AmbientSetting {
@@ -109,6 +111,7 @@ inline const std::vector<AmbientSetting>& ambient_settings() {
                                                     : std::nullopt);
         },
         [&context] { return context._SMCarveout_EXPERIMENTAL().value_or(-1); });
+#if REPRISE_TORCH_AT_LEAST(2, 13)
     add(
         "DepthwiseCuDNN",
         [&context](bool other) {
@@ -116,6 +119,7 @@ inline const std::vector<AmbientSetting>& ambient_settings() {
                                                 : at::CuDNNDepthwiseKernel::AUTO);
         },
         [&context] { return context.cudnnDepthwiseKernel(); });
+#endif
     add(
         "OrderOfAttention",
         [&context](bool other) {

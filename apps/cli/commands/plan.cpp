@@ -148,7 +148,7 @@ std::unique_ptr<AtomicFile> begin(const std::string& path, const char* option) {
   return path.empty() ? nullptr : std::make_unique<AtomicFile>(path, option);
 }
 
-void write(const std::unique_ptr<AtomicFile>& file, const std::string& text) {
+void write_out(const std::unique_ptr<AtomicFile>& file, const std::string& text) {
   if (file == nullptr) return;
   file->write(text);
   file->take_place();
@@ -162,15 +162,15 @@ int plan(PlanOptions options) {
   const auto chain_file = begin(options.chain_out, "--chain-out");
   const Chain chain = options.file.empty() ? measured_chain(options) : Chain::read(options.file);
   // Written first, because measuring takes longest.
-  write(chain_file, chain.json());
+  write_out(chain_file, chain.json());
   const Bytes plain_peak = evaluate(chain, planners::keep_all(chain)).peak;
   const std::vector<Planned> all = plan_all(options, chain, plain_peak);
   options.json ? print_json(options, chain, plain_peak, all)
                : print_table(options, chain, plain_peak, all);
   if (all[0].schedule) {
-    write(schedule_file, all[0].schedule->json());
+    write_out(schedule_file, all[0].schedule->json());
     if (picture_file)
-      write(picture_file, picture_svg(chain, *all[0].schedule, {options.store_bandwidth}));
+      write_out(picture_file, picture_svg(chain, *all[0].schedule, {options.store_bandwidth}));
   }
   const auto fits = [](const Planned& each) { return each.schedule.has_value(); };
   if (std::ranges::any_of(all, fits)) return 0;

@@ -17,7 +17,7 @@ void note(int signal) { received_signal = signal; }
 void end_at_once(int signal) {
   constexpr char kText[] = "reprise: interrupted before there was a result\n";
   // If nobody can read the text, the exit code says the same.
-  [[maybe_unused]] const auto written = write(STDERR_FILENO, kText, sizeof kText - 1);
+  [[maybe_unused]] const auto written = ::write(STDERR_FILENO, kText, sizeof kText - 1);
   _exit(exit_code_of_signal(signal));
 }
 

@@ -2,9 +2,8 @@
 
 #include <c10/util/Exception.h>
 #include <torch/csrc/autograd/anomaly_mode.h>
-#include <torch/csrc/autograd/node.h>
+#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/variable.h>
-#include <torch/headeronly/version.h>
 
 #include <cstring>
 #include <sstream>
@@ -12,29 +11,16 @@
 namespace reprise::libtorch {
 namespace {
 
-// As autograd's errors name the operator: "MulBackward0", or "Mul" where LibTorch has such names.
-template <class Node>
-std::string name_of(const Node& node) {
-  if constexpr (requires { node.forward_op_name(); }) {
-    return node.forward_op_name();
-  } else {
-    return node.name();
-  }
-}
-
 // The end of autograd's text about a change in place.
-const char* anomaly_hint() {
+std::string anomaly_hint() {
   if (torch::autograd::AnomalyMode::is_enabled()) {
     return " Hint: the backtrace further above shows the operation that failed to compute its "
            "gradient. The variable in question was changed in there or anywhere later. Good luck!";
   }
-#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 13)
-  return " Hint: enable anomaly detection to find the operation that failed to compute its "
-         "gradient, with torch.autograd.set_detect_anomaly(True, check_nan=False).";
-#else
-  return " Hint: enable anomaly detection to find the operation that failed to compute its "
-         "gradient, with torch.autograd.set_detect_anomaly(True).";
-#endif
+  return std::string(
+             " Hint: enable anomaly detection to find the operation that failed to compute its "
+             "gradient, with ") +
+         kAnomalyCall;
 }
 
 }  // namespace
@@ -83,7 +69,8 @@ WeakNode::WeakNode(const at::Tensor& tensor) {
 
 std::string WeakNode::describe() const {
   const auto node = node_.lock();
-  return node ? "output " + std::to_string(output_) + " of " + name_of(*node) : std::string();
+  return node ? "output " + std::to_string(output_) + " of " + forward_name_of(*node)
+              : std::string();
 }
 
 void SavedVersion::check(const at::Tensor& tensor, const c10::VariableVersion& counter,

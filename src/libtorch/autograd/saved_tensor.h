@@ -18,6 +18,8 @@
 #include <type_traits>
 #include <utility>
 
+#include "libtorch/base/versions.h"
+
 namespace reprise::libtorch {
 
 using torch::autograd::SavedVariableHooks;
@@ -36,27 +38,6 @@ bool is_parameter(const at::Tensor& tensor);
 
 // Whether the two count the changes of one thing.
 bool same_counter(const c10::VariableVersion& a, const c10::VariableVersion& b);
-
-// Pointers to autograd nodes: a shared_ptr up to LibTorch 2.12, an intrusive_ptr from 2.13 on.
-using NodePointer = decltype(torch::autograd::Edge::function);
-template <class T>
-std::weak_ptr<T> weak_pointer(const std::shared_ptr<T>& pointer) {
-  return pointer;
-}
-template <class T>
-c10::weak_intrusive_ptr<T> weak_pointer(const c10::intrusive_ptr<T>& pointer) {
-  return c10::weak_intrusive_ptr<T>(pointer);
-}
-using WeakNodePointer = decltype(weak_pointer(std::declval<NodePointer>()));
-// A new node of ours.
-template <class OurNode, class Pointer = NodePointer>
-Pointer make_node() {
-  if constexpr (std::is_same_v<Pointer, std::shared_ptr<torch::autograd::Node>>) {
-    return Pointer(new OurNode);
-  } else {
-    return Pointer(c10::make_intrusive<OurNode>());
-  }
-}
 
 // A weak reference to an autograd node, for error texts.
 class WeakNode {

@@ -1,33 +1,20 @@
 #include "libtorch/base/thread_state.h"
 
 #include <ATen/SavedTensorHooks.h>
-#include <torch/headeronly/version.h>
 
-#include <string_view>
 #include <utility>
 
 #include "core/recycling_allocator.h"
+#include "libtorch/base/versions.h"
 
 namespace reprise::libtorch {
-namespace {
-
-#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 13)
-constexpr std::string_view kKindName = "REPRISE_THREAD_STATE";
-constexpr c10::DebugInfoKind kKind(&kKindName);
-#else
-// Before 2.13 the kinds are a closed enumeration; this one is meant for outsiders' tests.
-constexpr c10::DebugInfoKind kKind = c10::DebugInfoKind::TEST_INFO_2;
-#endif
-
-}  // namespace
-
 void ThreadState::set_hooks(std::shared_ptr<HookProvider> provider) {
   hooks = std::move(provider);
   python_hooks_below = at::SavedTensorDefaultHooks::get_tls_state().stack.size();
 }
 
 const ThreadState* current_state() {
-  return static_cast<const ThreadState*>(c10::ThreadLocalDebugInfo::get(kKind));
+  return static_cast<const ThreadState*>(c10::ThreadLocalDebugInfo::get(kThreadState));
 }
 
 std::shared_ptr<ThreadState> copy_of_current_state() {
@@ -39,7 +26,7 @@ std::shared_ptr<ThreadState> copy_of_current_state() {
 
 ThreadStateScope::ThreadStateScope(std::shared_ptr<ThreadState> state)
     : before_(c10::ThreadLocalDebugInfo::current()) {
-  c10::ThreadLocalDebugInfo::_push(kKind, std::move(state));
+  c10::ThreadLocalDebugInfo::_push(kThreadState, std::move(state));
 }
 
 ThreadStateScope::~ThreadStateScope() {

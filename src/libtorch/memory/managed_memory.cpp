@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "libtorch/base/versions.h"
 #include "libtorch/memory/memory_limit.h"
 
 namespace reprise::libtorch {
@@ -115,7 +116,7 @@ bool ManagedMemory::let_go(c10::StorageImpl& storage, MemoryManager& manager, co
   const auto reference = manager.storage_.lock();
   if (!reference) return false;
   if (!is_hollow(manager)) {
-    storage.clear_data_ptr_access_error_msg_();
+    allow_reads(storage);
   } else if (text != nullptr && storage.nbytes() != 0) {
     storage.release_data_and_set_meta_custom_data_ptr_error_msg_(std::string(text));
   }
@@ -143,7 +144,7 @@ void ManagedMemory::fill(c10::StorageImpl& storage, MemoryManager& manager, c10:
   manager.memory_ = std::move(memory);
   const Reference reference(manager);
   if (reference.is_too_late()) return;
-  storage.clear_data_ptr_access_error_msg_();
+  allow_reads(storage);
   c10::DataPtr hollow =
       std::exchange(storage._mutable_data_ptr_no_checks(),
                     c10::DataPtr(manager.memory_.get(), &manager, &release, storage.device()));

@@ -8,10 +8,8 @@
 #include <nlohmann/json.hpp>
 
 namespace reprise::plan {
-
-// What the parser has read so far; it looks one character ahead where a number ends. Named, since
-// a class below that has a name of its own refers to it.
-struct JsonPosition {
+// What the parser has read so far; it looks one character ahead where a number ends.
+struct Position {
   std::int64_t line = 1;
   char last = 0;
 };
@@ -32,7 +30,7 @@ class CountingIterator {
   using pointer = const char*;
   using reference = const char&;
 
-  CountingIterator(const char* at, JsonPosition* position) : at_(at), position_(position) {}
+  CountingIterator(const char* at, Position* position) : at_(at), position_(position) {}
   reference operator*() const { return *at_; }
   CountingIterator& operator++() {
     position_->last = *at_;
@@ -43,7 +41,7 @@ class CountingIterator {
 
  private:
   const char* at_;
-  JsonPosition* position_;
+  Position* position_;
 };
 
 // Texts of the file may hold anything, and be long: on one line, without zeros, the end kept too.
@@ -79,7 +77,7 @@ std::string printable(const std::string& text) {
 
 class JsonTreeBuilder final : public nlohmann::json_sax<json> {
  public:
-  JsonTreeBuilder(const std::string& origin, const JsonPosition& position)
+  JsonTreeBuilder(const std::string& origin, const Position& position)
       : origin_(std::make_shared<const std::string>(origin)), position_(position) {}
 
   JsonTree take() { return std::move(root_); }
@@ -182,7 +180,7 @@ class JsonTreeBuilder final : public nlohmann::json_sax<json> {
   }
 
   const std::shared_ptr<const std::string> origin_;
-  const JsonPosition& position_;
+  const Position& position_;
   JsonTree root_;
   std::vector<JsonTree*> open_;
   std::int64_t key_line_ = 1;
@@ -194,7 +192,7 @@ JsonTree JsonTree::parse(std::string_view text, const std::string& origin) {
     throw UsageError(origin + ": " + std::to_string(text.size()) + " bytes of text; at most " +
                      std::to_string(kMostText) + " are read");
   }
-  JsonPosition position;
+  Position position;
   JsonTreeBuilder builder(origin, position);
   json::sax_parse(CountingIterator(text.data(), &position),
                   CountingIterator(text.data() + text.size(), &position), &builder);

@@ -42,7 +42,7 @@ TEST_F(OperatorTraceTest, ShowsInputsAndOutputsWithDtypeAndShape) {
 
 TEST_F(OperatorTraceTest, ShowsScalarsListsAndAbsentArguments) {
   OperatorTrace trace;
-  a_.sum({0, 1}, /*keepdim=*/true, at::kDouble);
+  a_.sum(at::IntArrayRef({0, 1}), /*keepdim=*/true, at::kDouble);
   at::cat({b_, b_}, 1);
   EXPECT_THAT(trace.lines(),
               Contains("aten::sum.dim_IntList(Float[8, 16], [0, 1], True, 7) -> Double[1, 1]"));
