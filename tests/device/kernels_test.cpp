@@ -13,10 +13,22 @@ namespace {
 
 using namespace testing_support;
 
+// Autocast to bfloat16, also ended by an error.
+struct Autocast {
+  Autocast() {
+    at::autocast::set_autocast_enabled(c10::kCUDA, true);
+    at::autocast::set_autocast_dtype(c10::kCUDA, at::kBFloat16);
+  }
+  ~Autocast() {
+    at::autocast::clear_cache();
+    at::autocast::set_autocast_enabled(c10::kCUDA, false);
+  }
+};
+
 class CudaKernels : public OnCudaDevice {
  protected:
   at::Tensor leaf(at::IntArrayRef sizes, c10::ScalarType type = at::kFloat) const {
-    return at::randn(sizes, at::TensorOptions(device_).dtype(type)).requires_grad_(true);
+    return at::randn(sizes).to(device_, type).requires_grad_(true);
   }
   // The gradients of `forward`, of the same draws in every call.
   static Tensors plain(const std::function<at::Tensor()>& forward, const Tensors& leaves) {
@@ -50,12 +62,9 @@ TEST_F(CudaKernels, AutocastAndItsCacheMakeTheSameBitsUnderABudget) {
   expect_the_same(
       0.7,
       [&] {
-        at::autocast::set_autocast_enabled(c10::kCUDA, true);
-        at::autocast::set_autocast_dtype(c10::kCUDA, at::kBFloat16);
+        const Autocast autocast;
         at::Tensor h = leaves[1];
         for (int i = 0; i < 8; ++i) h = at::gelu(at::matmul(h, leaves[0])) + h;
-        at::autocast::clear_cache();
-        at::autocast::set_autocast_enabled(c10::kCUDA, false);
         return h.to(at::kFloat).mean();
       },
       leaves);
