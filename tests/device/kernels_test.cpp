@@ -100,7 +100,7 @@ TEST_F(CudaKernels, WorkOnASecondStreamIsReplayedWhereItIsRead) {
 }
 
 TEST_F(CudaKernels, FusedAttentionIsReplayedWithItsDropoutAndStoresNoScores) {
-  constexpr std::int64_t kTime = 2048, kHeads = 8;
+  constexpr std::int64_t kTime = 8192, kHeads = 8;
   const Tensors leaves = {leaf({2, kHeads, kTime, 64}, at::kBFloat16),
                           leaf({2, kHeads, kTime, 64}, at::kBFloat16)};
   const auto forward = [&] {

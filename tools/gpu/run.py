@@ -145,10 +145,10 @@ def main():
         except OutOfTime as stopped:
             print(f"-- the time of this call has ended in '{stopped}'; the same command goes on from there", flush=True)
             ended_well = False
-        failed = [name for name, record in steps.done.items() if record["state"] == "failed"]
+        failed = [name for name in steps.done if not steps.ended_well(name)]
         ended_well = ended_well and not failed
         report.write(options.out, STATE, ROOT, options.torch)
-        print(f"-- {part}: " + (f"failed in {', '.join(failed)}" if failed else "no step failed")
+        print(f"-- {part}: " + (f"failed or stopped: {', '.join(failed)}" if failed else "no step failed")
               + f"; results are in {options.out}", flush=True)
         if steps.seconds_left() <= 0 or (part == "build" and failed):
             break
