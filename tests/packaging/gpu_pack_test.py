@@ -79,6 +79,7 @@ class Pack(ProjectTest):
         with self.assertRaisesRegex(SystemExit, "the files of the package no-such-package are unknown to dpkg-query; call "
                                                 "scripts/setup"):
             pack.pack(self.folder / "pack", ["no-such-package"])
+        self.assertFalse((self.folder / "pack").exists())
 
 
 class Run(ProjectTest):

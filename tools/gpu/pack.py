@@ -82,11 +82,7 @@ def manifest(folder, packages):
             "bytes": bytes_in(folder)}
 
 
-def pack(folder, packages, most=MOST_BYTES):
-    """Makes the folder anew, and refuses one that is no pack."""
-    if folder.exists() and any(folder.iterdir()) and not (folder / MANIFEST).exists():
-        fail(f"{folder} has files and is no pack, for it has no {MANIFEST}; name another folder, or empty it")
-    shutil.rmtree(folder, ignore_errors=True)
+def gather(folder, packages, most):
     for name in sources():
         if not (ROOT / name).is_relative_to(folder):
             copy(ROOT / name, folder / name)
@@ -97,6 +93,18 @@ def pack(folder, packages, most=MOST_BYTES):
         fail(f"the pack has {facts['bytes']:,} bytes, above the limit of {most:,}; remove large files that git does not ignore")
     (folder / MANIFEST).write_text(json.dumps(facts, indent=1) + "\n")
     return facts
+
+
+def pack(folder, packages, most=MOST_BYTES):
+    """Makes the folder anew, and refuses one that is no pack. An error leaves no folder behind."""
+    if folder.exists() and any(folder.iterdir()) and not (folder / MANIFEST).exists():
+        fail(f"{folder} has files and is no pack, for it has no {MANIFEST}; name another folder, or empty it")
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        return gather(folder, packages, most)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 def main():
