@@ -35,6 +35,8 @@ std::span<const Bench> all_benches() {
       {"simulate", "simrd's figures, and simulated events a second", simulate},
       {"evict_scale", "a decision what to drop among 100 to 100,000 values", evict_scale},
       {"allocation", "the counting allocator against LibTorch's own", allocation},
+      {"accelerator", "steps on an accelerator: regions, budgets and a store on the host",
+       accelerator},
       {"compressed_store", "values compressed and brought back, a second", compressed_store},
   };
   return kBenches;

@@ -16,6 +16,7 @@ struct Bench {
 
 std::span<const Bench> all_benches();
 
+void accelerator(Session& session);
 void allocation(Session& session);
 void compressed_store(Session& session);
 void evict_scale(Session& session);

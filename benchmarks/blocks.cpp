@@ -43,16 +43,17 @@ void Model::drop_gradients() {
   for (at::Tensor& parameter : parameters) parameter.mutable_grad().reset();
 }
 
-Model make_model(int count, const BlockShape& shape) {
+Model make_model(int count, const BlockShape& shape, c10::Device device) {
   torch::manual_seed(0);
   Model model;
   for (int i = 0; i < count; ++i) {
     model.blocks.emplace_back(shape);
+    model.blocks.back()->to(device);
     for (const at::Tensor& parameter : model.blocks.back()->parameters()) {
       model.parameters.push_back(parameter);
     }
   }
-  model.input = at::randn({shape.batch, shape.length, shape.width});
+  model.input = at::randn({shape.batch, shape.length, shape.width}).to(device);
   return model;
 }
 

@@ -44,6 +44,6 @@ struct Model {
   void drop_gradients();
 };
 
-Model make_model(int count, const BlockShape& shape);
+Model make_model(int count, const BlockShape& shape, c10::Device device = c10::kCPU);
 
 }  // namespace reprise::bench

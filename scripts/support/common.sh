@@ -4,6 +4,9 @@
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 root=$PWD
 torch_oldest=2.11
+# Debian's packages with the libraries that building and testing need; scripts/gpu takes them along.
+libraries=(libcli11-dev libfmt-dev libgmock-dev libgtest-dev librapidcheck-dev libxxhash-dev nlohmann-json3-dev
+  zlib1g-dev)
 # Paths in the sources are relative to ccache, so that one checkout's results serve another.
 export CCACHE_BASEDIR=$root
 

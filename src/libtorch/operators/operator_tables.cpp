@@ -262,7 +262,8 @@ constexpr std::string_view kHarmless[] = {
 
 // Weights that were packed once and are only read.
 constexpr std::string_view kImmutableObjects[] = {
-    "quantized::", "_quantized::", "sparse::", "mkldnn_prepacked::", "prepacked::", "aten::quantized_",
+    "quantized::",        "_quantized::", "sparse::",
+    "mkldnn_prepacked::", "prepacked::",  "aten::quantized_",
 };
 
 template <std::size_t kCount>
