@@ -143,6 +143,7 @@ TEST(KeptAndHooks, AResultThatIsChangedAtOnceIsShownAfterTheChange) {
     }
     store->flush();
     EXPECT_LT((live_bytes() - before).count, 16384);
+    EXPECT_EQ(store->statistics().parked.count, static_cast<std::int64_t>(x.nbytes()));
     y.backward();
     EXPECT_TRUE(same_bits(testing::take_gradients({x, w}), plain));
     // One in forward, two for gradients.
