@@ -12,7 +12,7 @@ using namespace reprise::testing;
 constexpr std::int64_t kSize = 100'000;
 
 // How many tensors' bytes are alive at each of three points of a backward over a chain of
-// operators, each of which saves its input.
+// operators that save their inputs.
 std::vector<double> series(
     const std::function<at::Tensor(const std::function<at::Tensor(const at::Tensor&)>&,
                                    const at::Tensor&)>& call,
@@ -211,9 +211,9 @@ TEST(CheckpointPartialBackward, AFailedBackwardFreesWhatItRecomputed) {
 }
 
 TEST(CheckpointChainMemory, ActivationsOfAChainGrowWithTheNumberOfSegmentsOnly) {
-  // 64 operators in 8 regions, the square root: the arguments of 7 regions (the first one's is x),
-  // what one region saves beside its argument (7), the result, and a gradient. malloc may round
-  // each block up to a page, which is a thousandth of these blocks.
+  // 64 operators in 8 regions, the square root. There are the arguments of 7 regions (the first one's
+  // is x), what one region saves beside its argument (7), the result, and a gradient. malloc may
+  // round each block up to a page, which is a thousandth of these blocks.
   constexpr std::int64_t size = 1'000'000;
   const at::Tensor x = leaf({size});
   const Bytes one(size * 4);
