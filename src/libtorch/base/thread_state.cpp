@@ -36,7 +36,7 @@ bool is_in_program_hooks() {
 }
 
 const ThreadState* current_state() {
-  return static_cast<const ThreadState*>(c10::ThreadLocalDebugInfo::get(kThreadState));
+  return static_cast<const ThreadState*>(c10::ThreadLocalDebugInfo::get(thread_state_kind()));
 }
 
 std::shared_ptr<ThreadState> copy_of_current_state() {
@@ -48,7 +48,7 @@ std::shared_ptr<ThreadState> copy_of_current_state() {
 
 ThreadStateScope::ThreadStateScope(std::shared_ptr<ThreadState> state)
     : before_(c10::ThreadLocalDebugInfo::current()) {
-  c10::ThreadLocalDebugInfo::_push(kThreadState, std::move(state));
+  c10::ThreadLocalDebugInfo::_push(thread_state_kind(), std::move(state));
 }
 
 ThreadStateScope::~ThreadStateScope() {

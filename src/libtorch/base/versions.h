@@ -53,11 +53,13 @@ std::string forward_name_of(const Node& node) {
 
 #if REPRISE_TORCH_AT_LEAST(2, 13)
 // From 2.13 on a kind of thread-local information is the address of a name.
-inline constexpr std::string_view kThreadStateName = "REPRISE_THREAD_STATE";
-inline constexpr c10::DebugInfoKind kThreadState(&kThreadStateName);
+inline c10::DebugInfoKind thread_state_kind() {
+  static constexpr std::string_view name = "REPRISE_THREAD_STATE";
+  return c10::DebugInfoKind(&name);
+}
 #else
 // Before 2.13 the kinds are a closed enumeration; this one is meant for outsiders' tests.
-inline constexpr c10::DebugInfoKind kThreadState = c10::DebugInfoKind::TEST_INFO_2;
+inline c10::DebugInfoKind thread_state_kind() { return c10::DebugInfoKind::TEST_INFO_2; }
 #endif
 
 #if REPRISE_TORCH_AT_LEAST(2, 12)
