@@ -109,6 +109,7 @@ TEST_F(DeviceObserver, IsToldEachStepFromItsBeginning) {
 
 TEST_F(DeviceObserver, IsToldGuessesWhereEventsFail) {
   using enum FakeEvents::Use;
+  // A test before may have left events that are freed meanwhile.
   const auto alive = FakeEvents::alive.load();
   for (const auto use : {kMake, kRecord, kQuery, kElapsed}) {
     const EventsFail fail(use);
@@ -122,7 +123,7 @@ TEST_F(DeviceObserver, IsToldGuessesWhereEventsFail) {
     EXPECT_GT(told->seconds.front(), 0);
     EXPECT_TRUE(std::ranges::is_sorted(told->at));
   }
-  EXPECT_EQ(FakeEvents::alive, alive);
+  EXPECT_LE(FakeEvents::alive, alive);
 }
 
 TEST_F(DeviceObserver, IsToldOfAStepThatFailed) {
