@@ -9,7 +9,7 @@
 # error_variable. It looks, in this order, at the target `torch` of an earlier find_package(Torch), the
 # variable REPRISE_TORCH_DIR (CMake's or the environment's), HINT, and the python3 on the path. Wheels (CPU
 # or CUDA, no toolkit needed) and unpacked LibTorch have the same layout: include/ and lib/.
-# What is built and tested. Others differ in LibTorch's internals (src/libtorch/base/versions.h): older ones do not
+# The oldest and the newest that are tested (docs/results/versions.md). Others differ in LibTorch's internals (src/libtorch/base/versions.h): older ones do not
 # compile, and with newer ones only the tests can tell.
 set(REPRISE_TORCH_OLDEST 2.11)
 set(REPRISE_TORCH_NEWEST 2.15)

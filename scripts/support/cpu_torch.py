@@ -3,9 +3,9 @@ scripts/test --torch.
 
     cpu_torch.py VERSION FOLDER
 
-FOLDER/torch is then LibTorch's folder (include, lib, share). That wheel is one for CUDA, and needs three gigabytes of
-NVIDIA's packages. The CPU's half of it needs two small ones of them alone, the runtime and CUPTI. The CUDA half and the
-Python half are left out, and a library without content stands in for libtorch.so, which would load them.
+FOLDER/torch is then LibTorch's folder (include, lib, share). The wheel is one for CUDA, and needs gigabytes of NVIDIA's
+packages. Its CPU half needs only the runtime and CUPTI of them. The CUDA half and the Python half are left out.
+libtorch.so would load them, so a library without content takes its place.
 """
 
 import argparse
@@ -22,12 +22,13 @@ KEPT = re.compile(r"torch/(include|share)/|torch/lib/(?!libtorch_cuda|libc10_cud
                   r"libtorch_nvshmem|libtorch_global_deps|libshm)")
 
 
-def pip(folder, *arguments):
+def download(folder, requirement):
     done = subprocess.run([sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check", "--no-deps",
-                           "--only-binary=:all:", "-d", folder, *arguments], capture_output=True, text=True, check=False)
+                           "--only-binary=:all:", "-d", folder, requirement],
+                          capture_output=True, text=True, check=False)
     if done.returncode != 0:
         reason = done.stderr.strip().splitlines()[-1:] or ["no reason given"]
-        raise SystemExit(f"error: pip has no wheel of {arguments[-1]} ({reason[0]}); give a version that PyPI has, "
+        raise SystemExit(f"error: pip has no wheel of {requirement} ({reason[0]}); give a version that PyPI has, "
                          "such as 2.15.0")
 
 
@@ -46,7 +47,7 @@ def add_nvidia(library, work):
         base, _, major = name.rpartition(".")
         if base not in NVIDIA or (library.parent / name).exists():
             continue
-        pip(work, f"{NVIDIA[base]}=={major}.*")
+        download(work, f"{NVIDIA[base]}=={major}.*")
         wheel = next(pathlib.Path(work).glob(NVIDIA[base].replace("-", "_") + "-*.whl"))
         with zipfile.ZipFile(wheel) as archive:
             inside = next(each for each in archive.namelist() if each.endswith("/" + name))
@@ -69,7 +70,7 @@ def main():
     if (options.folder / "done").exists():
         return
     with tempfile.TemporaryDirectory() as work:
-        pip(work, f"torch=={options.version}")
+        download(work, f"torch=={options.version}")
         wheel = next(pathlib.Path(work).glob("torch-*.whl"))
         options.folder.mkdir(parents=True, exist_ok=True)
         unpack_torch(wheel, options.folder)

@@ -53,7 +53,7 @@ class StaticPackage(Examples, ProjectTest):
 
     @classmethod
     def setUpClass(cls):
-        # In a folder beside this build, where ccache finds what this build has compiled.
+        # In a folder that stays, since this compiles the whole library.
         parts = [f"-DREPRISE_BUILD_{part}=OFF" for part in ("APPS", "BENCHMARKS", "TESTS")]
         for command in (["cmake", "--preset", "release", "-S", SOURCE, "-B", cls.build_folder, "-DBUILD_SHARED_LIBS=OFF",
                          f"-DREPRISE_TORCH_DIR={TORCH}", *parts], ["cmake", "--build", cls.build_folder]):

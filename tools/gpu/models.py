@@ -104,9 +104,11 @@ class Cases:
         metrics = self.steps.folder / "metrics.jsonl"
         metrics.unlink(missing_ok=True)
 
-        def read(_):
+        def read(text):
             lines = [json.loads(line) for line in metrics.read_text().splitlines()]
-            return {"batch": batch, **summary(lines, batch * self.shape.context)}
+            run, _ = json.JSONDecoder().raw_decode(text[text.index("{\n"):])
+            return {"batch": batch, "reserved_bytes": run.get("reserved_bytes"),
+                    **summary(lines, batch * self.shape.context)}
         command = [self.where.program, "train", *self.shape.options(batch, steps), "--dtype", "bf16", "--device",
                    self.where.device, "--data", self.where.data, "--strategy", strategy, "--metrics", metrics, "--json"]
         return self._measure(name, command + (["--budget", budget] if budget else []), read)

@@ -22,8 +22,8 @@ MemoryBudget& TrainingBudget::of_step(bool verified, std::shared_ptr<BudgetObser
   options.observer = std::move(observer);
   // A budget learns on an accelerator how many bytes calls take, so verified steps share one.
   const bool is_observed = options.observer != nullptr;
-  const bool is_of_use = special_ != nullptr && !is_observed && !is_special_observed_;
-  if (options.device.is_cpu() || !is_of_use) {
+  const bool can_be_shared = special_ != nullptr && !is_observed && !is_special_observed_;
+  if (options.device.is_cpu() || !can_be_shared) {
     special_ = std::make_unique<MemoryBudget>(limit_, std::move(options));
   }
   is_special_observed_ = is_observed;

@@ -74,8 +74,9 @@ ChainStage stage_of(const JsonTree& tree) {
   for (const FlagField& field : kFlags) {
     if (const JsonTree* flag = tree.find(field.name)) stage.*field.member = flag->boolean();
   }
-  if (const JsonTree* layers = tree.find("layers"))
+  if (const JsonTree* layers = tree.find("layers")) {
     stage.layers = layers->whole(1, plan::kMostLayers);
+  }
   if (tree.find("output_gradient_bytes") == nullptr) stage.output_gradient = stage.output;
   if (stage.saves_output && stage.saved < stage.output) {
     tree.at("saved_bytes")

@@ -40,8 +40,9 @@ TraceBuilder::Index TraceBuilder::held(std::string_view name) const {
 }
 
 void TraceBuilder::require_new(std::string_view name) const {
-  if (slots_.contains(name))
+  if (slots_.contains(name)) {
     refuse(quoted(name) + " was made before: every tensor needs a new name");
+  }
 }
 
 TraceBuilder::Index TraceBuilder::begin_operator(std::string_view name,
