@@ -233,7 +233,7 @@ std::shared_ptr<const InterceptorLink> chain_without(
   if (is_it && instead == nullptr) return link->outer;
   // `left` may be set by another thread.
   return std::make_shared<const InterceptorLink>(InterceptorLink{
-      .interceptor = is_it ? std::move(instead) : link->interceptor,
+      .interceptor = is_it ? instead : link->interceptor,
       .outer = is_it ? link->outer : chain_without(link->outer, interceptor, std::move(instead)),
       .reach = link->reach,
       .backward = link->backward});
