@@ -139,83 +139,93 @@ const std::vector<std::string>& names();
 
 // -- Lives of activations
 
-// For each worker, after each slot of its list: how many activations (of one stage and micro-batch)
-// it holds that were kept in forward or recomputed, and how many inputs of checkpointed ones. B
-// frees, I keeps what W needs. `peak` is the largest number at once, also within a slot.
+// How many activations each worker holds. An activation is what one stage saves of one micro-batch.
+// It lives from its F until its B or W, both slots included: I frees nothing, since W may read all
+// of it. A checkpointed one lives from the slot of its B or I, where it is recomputed, and before
+// that only the stage's input is held.
 struct PipelineLives {
   struct Worker {
+    // After each slot of the worker's list.
     std::vector<std::int64_t> kept, checkpointed;
+    // The most at once. Within a slot, all that it makes and all that it frees are there.
     std::int64_t peak_kept = 0, peak_checkpointed = 0;
-    // Buffers that the worker's activations need: two activations share one if one's life ends
-    // before the other's begins. The index of the buffer by order of the forward actions.
+    // The buffer of each activation, in the order of the worker's F: two share a buffer if one's
+    // life ends before the other's begins. There are as few buffers as that permits.
     std::vector<std::int64_t> buffer;
     std::int64_t buffers = 0;
   };
   std::vector<Worker> workers;
 };
 
-// Micro-batches below `checkpoint_stop` are checkpointed: only their input lives from forward to
-// backward, and the activations from the recomputation on.
+// Micro-batches below `checkpoint_stop` are checkpointed; from the schedule's micro_batches on, all
+// are. Throws UsageError if `checkpoint_stop` is negative, and PlanError as check().
 PipelineLives activation_lives(const PipelineSchedule& schedule, std::int64_t checkpoint_stop = 0);
 
 // -- Simulation
 
+// One stage's figures, of one micro-batch unless said otherwise. Times are between 0 and 1e9
+// seconds, bytes between 0 and 2^39.
 struct PipelineStageCosts {
   Seconds forward{}, backward{};
   // The times of I and W. If both are zero, each takes half of `backward`.
   Seconds input_gradient{}, weight_gradient{};
-  Seconds recompute{};      // a checkpointed micro-batch's second forward
-  Seconds send{};           // of the output to the next stage, and of a gradient back
-  Bytes input;              // of one micro-batch: what a checkpointed one keeps
-  Bytes saved;              // what a kept one keeps besides its input
-  Bytes saved_for_weights;  // of that, what W needs after I
+  Seconds recompute{};  // the second forward of a checkpointed micro-batch
+  // Between the end of F and the arrival of its output at the next stage, and between the end of
+  // that stage's B or I and the arrival of its gradient here. 0 where one worker runs both stages.
+  Seconds send{};
+  Bytes input;              // of the stage, and of the gradient that it sends back
+  Bytes saved;              // kept for backward besides the input
+  Bytes saved_for_weights;  // the part of `input` and `saved` that W needs after I
   Bytes temporaries;        // at once, during forward, recomputation or backward
-  Bytes resident;           // parameters, gradients and the like: throughout
+  Bytes resident;           // parameters, their gradients and the like: throughout
 };
 
 struct PipelineCosts {
   std::vector<PipelineStageCosts> stages;
 
-  // Forward 1 second, backward 2, recompute 1, I and W 1 each, sends free; saved 1 byte, input 0.
+  // Each stage takes 1 second forward, 2 backward, 1 to recompute, and 1 each for I and W. Sends
+  // take no time. It saves 1 byte, which W needs; its input has none. Throws UsageError for fewer
+  // than one stage.
   static PipelineCosts even(std::int64_t stages);
 };
 
 struct PipelineSimulation {
+  // Micro-batches below it are checkpointed.
   std::int64_t checkpoint_stop = 0;
-  // A recomputation starts as soon as the worker is free, and does not wait for the gradient.
+  // Whether a recomputation starts as soon as the worker is free, and does not wait for the
+  // gradient. It is then hidden where the worker would idle.
   bool recompute_ahead = true;
 };
 
 struct PipelineEvent {
   PipelineAction action;
-  bool recompute = false;  // the recomputation before that backward
+  bool recompute = false;  // the recomputation before that B or I
   Seconds begin{}, end{};
 };
 
-// What a step did, or is predicted to do.
+// What a step did, or is predicted to do. Times count from the step's begin.
 struct PipelineTimeline {
   struct Worker {
     std::vector<PipelineEvent> events;  // in order
-    Seconds busy{};
+    Seconds busy{};                     // the sum of the events
     Bytes peak;
   };
   std::string name;
   std::vector<Worker> workers;
   Seconds time{};     // of the step
   double bubble = 0;  // the share of workers x time in which workers are idle
-
-  // A row for each worker: `F0 F1 .. B0`, cells as wide as their time.
-  std::string text(int columns = 100) const;
-  // A picture of its own, without scripts; recomputations hatched.
-  std::string svg() const;
-  // The JSON of chrome://tracing and Perfetto: one process, a thread for each worker.
-  std::string chrome_trace() const;
 };
 
-// Each worker goes through its list; an action begins when the worker is free and what it needs has
-// arrived: F the output of the stage before, B and I the gradient of the stage after. Throws
-// UsageError if the costs are not those of `schedule.stages` stages or `checkpoint_stop` is
-// negative, PlanError as check().
+// The timeline of a step. Each worker runs its list in order, and the two actions of a slot one
+// after the other. An action begins when the worker is free and what the action needs has arrived:
+// for F the output of the stage before, for B and I the gradient of the stage after.
+//
+// A worker's peak counts, besides its stages' resident bytes, temporaries and what micro-batches
+// keep, also outputs and gradients that have arrived and wait for their action. The mini-batch and
+// the losses belong to the caller and are not counted.
+//
+// Throws UsageError if the costs are out of bounds or not those of `schedule.stages` stages, or if
+// `checkpoint_stop` is negative. Throws PlanError as check().
 PipelineTimeline simulate(const PipelineSchedule& schedule, const PipelineCosts& costs,
                           const PipelineSimulation& options = {});
 
