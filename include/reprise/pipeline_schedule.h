@@ -170,8 +170,8 @@ struct PipelineStageCosts {
   // The times of I and W. If both are zero, each takes half of `backward`.
   Seconds input_gradient{}, weight_gradient{};
   Seconds recompute{};  // the second forward of a checkpointed micro-batch
-  // Between the end of F and the arrival of its output at the next stage, and between the end of
-  // that stage's B or I and the arrival of its gradient here. 0 where one worker runs both stages.
+  // How long the output of F takes to the next stage. The gradient takes as long from there to here.
+  // 0 where one worker runs both stages.
   Seconds send{};
   Bytes input;              // of the stage, and of the gradient that it sends back
   Bytes saved;              // kept for backward besides the input
@@ -214,6 +214,17 @@ struct PipelineTimeline {
   std::vector<Worker> workers;
   Seconds time{};     // of the step
   double bubble = 0;  // the share of workers x time in which workers are idle
+
+  // A row of `columns` characters for each worker, its events as wide as their time: a letter (F, B,
+  // I, W, or R for a recomputation) and the micro-batch, then `-` until the event ends; `.` is idle.
+  // The stage stands before the letter where the worker runs several. Cells that are too narrow show
+  // the letter alone, or nothing. Throws UsageError if `columns` is not between 1 and 10,000.
+  std::string text(std::int64_t columns = 100) const;
+  // A picture of its own, without scripts; recomputations are hatched. Throws UsageError for more
+  // than a million events.
+  std::string svg() const;
+  // The JSON of chrome://tracing and Perfetto: one process, a thread for each worker.
+  std::string chrome_trace() const;
 };
 
 // The timeline of a step. Each worker runs its list in order, and the two actions of a slot one

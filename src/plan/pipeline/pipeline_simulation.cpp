@@ -12,7 +12,7 @@ namespace reprise::plan {
 namespace {
 
 constexpr double kMostSeconds = 1e9;
-// Of one field; the sum over all micro-batches of a schedule then fits.
+// The bound of one field: sums over all micro-batches of a schedule then fit.
 constexpr Bytes kMostBytes{std::int64_t{1} << 39};
 
 struct CostSeconds {
@@ -132,7 +132,7 @@ class PipelineRun {
   }
   bool has_neighbour(std::int64_t stage) const { return stage >= 0 && stage < schedule_.stages; }
 
-  // Between two stages, of which `first` is nearer to the input.
+  // The time between a stage and the next.
   Seconds send_time(std::int64_t first) const {
     const auto at = static_cast<std::size_t>(first);
     return worker_of_stage_[at] == worker_of_stage_[at + 1] ? Seconds::zero()
@@ -170,7 +170,7 @@ class PipelineRun {
     return free_at_[at.worker] = begin + time;
   }
 
-  // What waits at a worker between its arrival and the action that takes it.
+  // The tensor that an action takes from another stage waits at the worker until then.
   Bytes waiting_bytes(const PipelineAction& action) const {
     if (action.work == PipelineWork::kForward) {
       return action.stage > 0 ? costs_of(action.stage).input : Bytes(0);

@@ -1,4 +1,4 @@
-// What schedules of a pipeline are predicted to take.
+// Times, bubbles and peaks that simulations of a pipeline predict.
 #include <gmock/gmock.h>
 #include <rapidcheck.h>
 
@@ -19,7 +19,7 @@ struct Yardstick {
   std::int64_t in_flight;  // on worker 0
 };
 
-// Computed by torch.distributed.pipelining 2.13 from its own tables.
+// The tables of torch.distributed.pipelining 2.13, run in the order of their dependencies.
 TEST(PipelineSimulation, EvenStagesTakeTheSlotsThatTorchCounts) {
   for (const Yardstick& each : {Yardstick{"gpipe", 4, 1, 8, 33, 8},
                                 {"1f1b", 4, 1, 8, 33, 4},
@@ -140,7 +140,7 @@ TEST(PipelineSimulation, OnlyTheLastOfGpipesMicroBatchesNeedsNoRecomputation) {
   EXPECT_EQ(simulate(schedule, costs, {.checkpoint_stop = 7}).time.count(), 33 + 7);
 }
 
-// 10 bytes of input, of which and of 30 saved ones W needs 25; 7 temporaries, 1000 resident.
+// A stage has 10 bytes of input and saves 30; W needs 25 of these 40. 7 are temporary, 1000 resident.
 PipelineCosts byte_costs(std::int64_t stages) {
   PipelineCosts costs = PipelineCosts::even(stages);
   for (PipelineStageCosts& stage : costs.stages) {
@@ -165,7 +165,7 @@ TEST(PipelineSimulation, CountsEachKindOfBytesOnce) {
   EXPECT_EQ(peak_of_one_worker("0F0,0F1,0B1,0B0"), Bytes(1000 + 80 + 7));
   EXPECT_EQ(peak_of_one_worker("0F0,0F1,0B1,0B0", 2), Bytes(1000 + 50 + 7));
   EXPECT_EQ(peak_of_one_worker("0F0,0B0,0F1,0B1", 1), Bytes(1000 + 40 + 7));
-  // What W needs of one stays beside the next.
+  // The bytes that W needs stay beside the next micro-batch.
   EXPECT_EQ(peak_of_one_worker("0F0,0I0,0F1,0I1,0W0,0W1"), Bytes(1000 + 25 + 40 + 7));
   // Two stages; the gradient of the last is with the temporaries of the first.
   EXPECT_EQ(peak_of_one_worker("0F0,1F0,1B0,0B0"), Bytes(2000 + 80 + 7));
