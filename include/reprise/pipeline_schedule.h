@@ -240,4 +240,23 @@ struct PipelineTimeline {
 PipelineTimeline simulate(const PipelineSchedule& schedule, const PipelineCosts& costs,
                           const PipelineSimulation& options = {});
 
+// -- Balance
+//
+// These functions cut a list of layers into `parts` runs of consecutive layers and return how many
+// layers each run has, at least one. Their answers are exact. Among equally good ones they choose
+// cuts near equal shares. They throw UsageError if `parts` is not between 1 and the number of
+// layers, and for costs that are negative or not finite or whose sum is not finite. They take time
+// proportional to layers x parts x log(layers).
+
+// The cut with the least largest sum of costs. Costs may have any unit, such as seconds or
+// parameters.
+std::vector<std::int64_t> balance_by_cost(const std::vector<double>& costs, std::int64_t parts);
+
+// The cut with the least slowest part among those in which no part's bytes are more than
+// `bytes_per_part`. Bytes of layers add up to at most 2^52. Throws BudgetError, with the least bytes
+// a part that would do, if no cut fits.
+std::vector<std::int64_t> balance(const std::vector<Seconds>& seconds,
+                                  const std::vector<Bytes>& bytes, std::int64_t parts,
+                                  Bytes bytes_per_part);
+
 }  // namespace reprise
