@@ -23,6 +23,7 @@ namespace {
 struct PlannedPipeline {
   PipelineSchedule schedule;
   std::int64_t checkpoint_stop = 0;
+  std::vector<std::vector<std::int64_t>> stages;  // of each worker
   std::vector<std::int64_t> cut;  // stages of the chain in each of the pipeline's; empty: no chain
   PipelineLives lives;
   PipelineTimeline timeline;
@@ -65,10 +66,20 @@ PipelineCosts costs_of_chain(const Chain& chain, const std::vector<std::int64_t>
   return costs;
 }
 
+std::vector<std::vector<std::int64_t>> stages_of_workers(const PipelineSchedule& schedule) {
+  std::vector<std::vector<std::int64_t>> stages(schedule.workers.size());
+  std::int64_t stage = 0;
+  for (const std::int64_t worker : schedule.worker_of_stage()) {
+    stages[static_cast<std::size_t>(worker)].push_back(stage++);
+  }
+  return stages;
+}
+
 PlannedPipeline planned_pipeline(const PlanOptions& options) {
   PlannedPipeline planned;
   planned.schedule = options.pipeline->make();
   planned.checkpoint_stop = options.pipeline->checkpoint_stop(planned.schedule);
+  planned.stages = stages_of_workers(planned.schedule);
   PipelineCosts costs = PipelineCosts::even(planned.schedule.stages);
   if (!options.file.empty()) {
     const Chain chain = Chain::read(options.file);
@@ -83,17 +94,6 @@ PlannedPipeline planned_pipeline(const PlanOptions& options) {
   planned.timeline =
       simulate(planned.schedule, costs, {.checkpoint_stop = planned.checkpoint_stop});
   return planned;
-}
-
-std::vector<std::int64_t> stages_of(const PlannedPipeline& planned, std::size_t worker) {
-  const std::vector<std::int64_t> owners = planned.schedule.worker_of_stage();
-  std::vector<std::int64_t> stages;
-  for (std::size_t i = 0; i < owners.size(); ++i) {
-    if (owners[i] == static_cast<std::int64_t>(worker)) {
-      stages.push_back(static_cast<std::int64_t>(i));
-    }
-  }
-  return stages;
 }
 
 std::string pipeline_time(const PlannedPipeline& planned, Seconds time) {
@@ -126,7 +126,7 @@ void print_pipeline_table(const PlanOptions& options, const PlannedPipeline& pla
     const PipelineLives::Worker& lives = planned.lives.workers[i];
     const PipelineTimeline::Worker& worker = planned.timeline.workers[i];
     std::vector<std::string> row = {std::to_string(i),
-                                    fmt::format("{}", fmt::join(stages_of(planned, i), ", ")),
+                                    fmt::format("{}", fmt::join(planned.stages[i], ", ")),
                                     pipeline_time(planned, worker.busy),
                                     std::to_string(lives.peak_kept),
                                     std::to_string(lives.peak_checkpointed),
@@ -143,7 +143,7 @@ void print_pipeline_json(const PlannedPipeline& planned) {
   const char* const unit = planned.cut.empty() ? "forwards" : "seconds";
   for (std::size_t i = 0; i < schedule.workers.size(); ++i) {
     const PipelineLives::Worker& lives = planned.lives.workers[i];
-    nlohmann::json row = {{"stages", stages_of(planned, i)},
+    nlohmann::json row = {{"stages", planned.stages[i]},
                           {std::string("busy_") + unit, planned.timeline.workers[i].busy.count()},
                           {"activations", lives.peak_kept},
                           {"checkpointed_inputs", lives.peak_checkpointed},

@@ -13,7 +13,7 @@
 namespace reprise::plan {
 namespace {
 
-using Key = std::pair<std::int64_t, std::int64_t>;  // stage and micro-batch
+using ActivationKey = std::pair<std::int64_t, std::int64_t>;  // stage and micro-batch
 
 class LivesOfWorker {
  public:
@@ -24,7 +24,7 @@ class LivesOfWorker {
     std::vector<std::int64_t> freed;
     for (const PipelineAction& action : slot) {
       const bool is_checkpointed = action.micro_batch < checkpoint_stop_;
-      const Key key{action.stage, action.micro_batch};
+      const ActivationKey key{action.stage, action.micro_batch};
       const bool is_gradient =
           action.work == PipelineWork::kBackward || action.work == PipelineWork::kInputGradient;
       if (action.work == PipelineWork::kForward) {
@@ -52,7 +52,7 @@ class LivesOfWorker {
   PipelineLives::Worker take() && { return std::move(result_); }
 
  private:
-  void begin_life(const Key& key) {
+  void begin_life(const ActivationKey& key) {
     ++kept_;
     std::int64_t& buffer = result_.buffer[place_of_[key]];
     if (free_.empty()) {
@@ -65,7 +65,7 @@ class LivesOfWorker {
 
   const std::int64_t checkpoint_stop_;
   std::int64_t kept_ = 0, checkpointed_ = 0;
-  std::map<Key, std::size_t> place_of_;  // in the order of forwards
+  std::map<ActivationKey, std::size_t> place_of_;  // in the order of forwards
   std::priority_queue<std::int64_t, std::vector<std::int64_t>, std::greater<>> free_;
   PipelineLives::Worker result_;
 };

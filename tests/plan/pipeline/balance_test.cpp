@@ -16,12 +16,12 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-using Sizes = std::vector<std::int64_t>;
+using PartSizes = std::vector<std::int64_t>;
 
 // Calls `use` with every cut of `layers` into `parts`.
 void for_every_cut(std::int64_t layers, std::int64_t parts,
-                   const std::function<void(const Sizes&)>& use) {
-  Sizes sizes;
+                   const std::function<void(const PartSizes&)>& use) {
+  PartSizes sizes;
   const std::function<void(std::int64_t)> extend = [&](std::int64_t left) {
     if (std::ssize(sizes) + 1 == parts) {
       sizes.push_back(left);
@@ -38,7 +38,7 @@ void for_every_cut(std::int64_t layers, std::int64_t parts,
   extend(layers);
 }
 
-double largest_sum(const std::vector<double>& costs, const Sizes& sizes) {
+double largest_sum(const std::vector<double>& costs, const PartSizes& sizes) {
   double largest = 0;
   auto at = costs.begin();
   for (const std::int64_t size : sizes) {
@@ -60,9 +60,10 @@ TEST(Balance, HasTheLeastLargestSumOfAllCuts) {
     const auto parts = *rc::gen::inRange<std::int64_t>(1, layers + 1);
     const std::vector<double> costs = random_costs(static_cast<std::size_t>(layers));
     double least = std::numeric_limits<double>::infinity();
-    for_every_cut(layers, parts,
-                  [&](const Sizes& sizes) { least = std::min(least, largest_sum(costs, sizes)); });
-    const Sizes chosen = balance_by_cost(costs, parts);
+    for_every_cut(layers, parts, [&](const PartSizes& sizes) {
+      least = std::min(least, largest_sum(costs, sizes));
+    });
+    const PartSizes chosen = balance_by_cost(costs, parts);
     RC_ASSERT(std::ssize(chosen) == parts);
     RC_ASSERT(*std::ranges::min_element(chosen) >= 1);
     RC_ASSERT(largest_sum(costs, chosen) == least);
@@ -77,7 +78,7 @@ TEST(Balance, HasTheLeastSlowestPartOfAllCutsThatFit) {
     const std::vector<double> counts = random_costs(static_cast<std::size_t>(layers));
     const auto most = static_cast<double>(*rc::gen::inRange(0, 60));
     double least = std::numeric_limits<double>::infinity(), least_bytes = least;
-    for_every_cut(layers, parts, [&](const Sizes& sizes) {
+    for_every_cut(layers, parts, [&](const PartSizes& sizes) {
       const double largest = largest_sum(counts, sizes);
       least_bytes = std::min(least_bytes, largest);
       if (largest <= most) least = std::min(least, largest_sum(costs, sizes));
@@ -93,7 +94,7 @@ TEST(Balance, HasTheLeastSlowestPartOfAllCutsThatFit) {
                 std::string::npos);
       return;
     }
-    const Sizes chosen = balance(seconds, bytes, parts, limit);
+    const PartSizes chosen = balance(seconds, bytes, parts, limit);
     RC_ASSERT(largest_sum(costs, chosen) == least);
     RC_ASSERT(largest_sum(counts, chosen) <= most);
   }));

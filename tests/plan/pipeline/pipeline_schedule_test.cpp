@@ -2,6 +2,7 @@
 #include "reprise/pipeline_schedule.h"
 
 #include <gmock/gmock.h>
+#include <rapidcheck.h>
 
 #include <fstream>
 
@@ -56,6 +57,35 @@ TEST(PipelineSchedule, ErrorsOfItsTextNameLineAndCell) {
   const std::string shown = refusal_of_csv(std::string(1000, 'x'));
   EXPECT_THAT(shown, HasSubstr("xxx...\" is not an action"));
   EXPECT_LT(shown.size(), 250U);
+}
+
+TEST(PipelineSchedule, DamagedTextIsRefusedOrASchedule) {
+  int read = 0, refused = 0;
+  EXPECT_TRUE(rc::check([&] {
+    const char* const names[] = {"1f1b", "zbv", "dualpipev"};
+    const char* const name = names[*rc::gen::inRange(0, 3)];
+    std::string text =
+        schedules::by_name(name, 2, *name == '1' ? 1 : 2, *rc::gen::inRange<std::int64_t>(4, 7))
+            .csv();
+    const auto damages = *rc::gen::inRange(1, 4);
+    for (int i = 0; i < damages; ++i) {
+      const std::string_view characters = "0123456789FBIW,;()\n _OE";
+      const auto at = *rc::gen::inRange<std::size_t>(0, text.size());
+      if (*rc::gen::inRange(0, 3) == 0)
+        text.erase(at, 1);
+      else
+        text[at] = characters[*rc::gen::inRange<std::size_t>(0, characters.size())];
+    }
+    try {
+      const PipelineSchedule schedule = PipelineSchedule::parse_csv(text);
+      RC_ASSERT(PipelineSchedule::parse_csv(schedule.csv()) == schedule);
+      ++read;
+    } catch (const PlanError&) {
+      ++refused;
+    }
+  }));
+  EXPECT_GT(read, 0);
+  EXPECT_GT(refused, 0);
 }
 
 TEST(PipelineSchedule, OneThatIsTooLargeIsRefusedWithoutTakingItsMemory) {

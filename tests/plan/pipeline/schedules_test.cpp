@@ -44,12 +44,12 @@ TEST(PipelineSchedules, SmallOnesAreThoseOfThePapers) {
             "0F0,1F0,0F1,1B0,(1F1;0B0)OVERLAP_F_B,1B1,0I1,0W1\n");
 }
 
-// Sizes that all schedules take.
-struct Sizes {
+// ScheduleSizes that all schedules take.
+struct ScheduleSizes {
   std::int64_t workers, stages_per_worker, micro_batches;
 };
 
-Sizes random_sizes(const std::string& name) {
+ScheduleSizes random_sizes(const std::string& name) {
   const auto workers = *rc::gen::inRange<std::int64_t>(1, 9);
   const bool has_one = name == "gpipe" || name == "1f1b";
   const bool has_two = name == "zbv" || name == "dualpipev";
