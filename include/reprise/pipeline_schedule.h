@@ -114,13 +114,14 @@ PipelineSchedule looped_breadth_first(std::int64_t workers, std::int64_t stages_
 PipelineSchedule interleaved_1f1b(std::int64_t workers, std::int64_t stages_per_worker,
                                   std::int64_t micro_batches);
 
-// The same with input and weight gradients apart, so that weight gradients fill the bubble (ZB-H1 of
-// Qi et al., arXiv:2401.10241). Rounds are as in interleaved_1f1b().
+// The same with input and weight gradients apart, so that weight gradients fill the bubble (Qi et al.,
+// arXiv:2401.10241). Rounds are as in interleaved_1f1b().
 PipelineSchedule interleaved_zero_bubble(std::int64_t workers, std::int64_t stages_per_worker,
                                          std::int64_t micro_batches);
 
 // ZB-V: two stages a worker, s and 2 x workers - 1 - s, so that worker 0 has the first and the last
-// (Qi et al., arXiv:2401.10241, section 6). Without a bubble if F, I and W take the same time.
+// (Qi et al., arXiv:2401.10241, section 6). Workers idle only before their first action and after
+// their last, if F, I and W take the same time and micro_batches is at least 2 x workers - 1.
 PipelineSchedule zero_bubble_v(std::int64_t workers, std::int64_t micro_batches);
 
 // DualPipe cut in half: the stages of zero_bubble_v(), with forwards and backwards that overlap

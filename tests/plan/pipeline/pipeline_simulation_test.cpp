@@ -67,6 +67,18 @@ TEST(PipelineSimulation, BubblesAreThoseOfThePapers) {
   }));
 }
 
+TEST(PipelineSimulation, WorkersOfTheVIdleOnlyBeforeTheirFirstActionAndAfterTheirLast) {
+  EXPECT_TRUE(rc::check([] {
+    const auto workers = *rc::gen::inRange<std::int64_t>(1, 9);
+    const auto micro_batches = 2 * workers - 1 + *rc::gen::inRange<std::int64_t>(0, 20);
+    const auto run = simulate(schedules::zero_bubble_v(workers, micro_batches),
+                              PipelineCosts::even(2 * workers));
+    for (const PipelineTimeline::Worker& worker : run.workers) {
+      RC_ASSERT(worker.busy == worker.events.back().end - worker.events.front().begin);
+    }
+  }));
+}
+
 // A stage of 2 s forward, 4 s backward, 1 s to send.
 PipelineCosts sending_costs(std::int64_t stages) {
   PipelineCosts costs = PipelineCosts::even(stages);
