@@ -11,6 +11,7 @@
 #include <reprise/estimate.h>
 #include <reprise/memory.h>
 #include <reprise/offload.h>
+#include <reprise/pipeline_schedule.h>
 #include <reprise/planners.h>
 #include <reprise/random_state.h>
 #include <reprise/saved_tensor_hooks.h>

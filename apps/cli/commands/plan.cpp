@@ -1,5 +1,6 @@
 // `reprise plan`: which stages of a chain to keep and which to run again, in how many bytes and at
-// what cost, before any step is run; for a step's trace, which operators (plan_step.h).
+// what cost, before any step is run; for a step's trace, which operators (plan_step.h); and the
+// timeline of a pipeline (plan_pipeline.h).
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <reprise/error.h>
@@ -14,6 +15,7 @@
 
 #include "apps/cli/commands/commands.h"
 #include "apps/cli/commands/plan_options.h"
+#include "apps/cli/commands/plan_pipeline.h"
 #include "apps/cli/commands/plan_step.h"
 #include "apps/cli/io/atomic_file.h"
 #include "apps/cli/io/failure.h"
@@ -156,6 +158,7 @@ void write_out(const std::unique_ptr<AtomicFile>& file, const std::string& text)
 
 int plan(PlanOptions options) {
   check(options);
+  if (options.pipeline) return plan_pipeline(options);
   if (options.is_trace) return plan_step(options);
   const auto picture_file = begin(options.picture, "--picture");
   const auto schedule_file = begin(options.schedule_out, "--schedule-out");
@@ -182,7 +185,7 @@ int plan(PlanOptions options) {
 
 void add_plan(CLI::App& program, Chosen& chosen) {
   add_command<PlanOptions>(program, chosen, "plan",
-                           "Plan which stages of a chain run again, to fit in so many bytes", plan);
+                           "Plan which stages of a chain run again, or how a pipeline runs", plan);
 }
 
 }  // namespace reprise::app

@@ -21,10 +21,11 @@ namespace {
 constexpr const char* kBudgetsOfChains = "100%,75%,50%,35%,25%";
 constexpr const char* kBudgetsOfSteps = "80%,50%,30%,20%";
 
-// Refuses options of a model or a machine beside a file, which has its own figures.
-void refuse_model_with_file(const PlanOptions& options) {
+// Refuses options of a model or a machine beside `other`, with which nothing is measured.
+void refuse_model_with(const PlanOptions& options, const std::string& other = "FILE",
+                       const char* reason = ", which has its figures") {
   if (!options.chain_out.empty()) {
-    throw UsageError("--chain-out is for a chain that is measured: leave it out, or FILE");
+    throw UsageError("--chain-out is for a chain that is measured: leave it out, or " + other);
   }
   RunOptions untouched;
   check_run(untouched);
@@ -34,11 +35,11 @@ void refuse_model_with_file(const PlanOptions& options) {
   const nlohmann::json usual = describe(untouched);
   for (const auto& [name, value] : usual.items()) {
     if (given.at(name) == value) continue;
-    throw UsageError(fmt::format(
-        "--{} has no effect with FILE, which has its figures: leave one of them out", name));
+    throw UsageError(
+        fmt::format("--{} has no effect with {}{}: leave one of them out", name, other, reason));
   }
   if (options.device != untouched.device || options.threads != untouched.threads) {
-    throw UsageError("--device and --threads have no effect with FILE: leave them out");
+    throw UsageError("--device and --threads have no effect with " + other + ": leave them out");
   }
 }
 
@@ -69,7 +70,7 @@ void check_trace(PlanOptions& options) {
     throw UsageError(
         "--picture and --schedule-out are for chains: with a step's trace --json has the plan");
   }
-  refuse_model_with_file(options);
+  refuse_model_with(options);
 }
 
 void check_chain(PlanOptions& options) {
@@ -98,6 +99,30 @@ void check_chain(PlanOptions& options) {
     if (planner != kOffloadPlanner) planner_named(planner);
   }
   if (options.budgets.empty()) options.budgets = planned_budgets(kBudgetsOfChains);
+}
+
+void check_pipeline(const PlanOptions& options) {
+  if (options.is_trace) {
+    throw UsageError(
+        "--pipeline needs a chain, and FILE has a step's operators: give a chain, or no FILE");
+  }
+  const PlanOptions usual;
+  if (!options.planners.empty() || !options.budgets.empty() ||
+      options.store_bandwidth != usual.store_bandwidth || options.seconds != usual.seconds ||
+      options.moves != usual.moves) {
+    throw UsageError(
+        "--planner, --budget, --store-bandwidth, --seconds and --moves have no effect with "
+        "--pipeline: leave them out");
+  }
+  refuse_model_with(options, "--pipeline", ", which measures nothing");
+  if (!options.trace_out.empty() && !options.trace_out.ends_with(".json")) {
+    throw UsageError(fmt::format("--trace-out is '{}': end the name in .json, for Chrome shows it",
+                                 options.trace_out));
+  }
+  refuse_overlaps({{"--picture", options.picture},
+                   {"--schedule-out", options.schedule_out},
+                   {"--trace-out", options.trace_out}},
+                  {{"FILE", options.file}, {"--pipeline csv", options.pipeline->csv}});
 }
 
 void check_files(const PlanOptions& options) {
@@ -137,12 +162,23 @@ void bind(CLI::App& command, PlanOptions& options) {
   planning.real("--store-bandwidth", options.store_bandwidth, {0, 1e15},
                 "bytes a second, each way, of a store that rotor_offload, hindsight and\n"
                 "ilp may park values in; transfers are waited for; 0: no store");
+  planning.value(
+      "--pipeline", "LIST", options.pipeline, PipelineChoice::parse,
+      fmt::format("a pipeline in place of a planner: schedule=NAME,stages=N,chunks=N, or\n"
+                  "csv=FILE with a table of actions; further per-worker=N stages, and\n"
+                  "checkpoint=always, except_last, never or N micro-batches; names:\n"
+                  "{}",
+                  in_lines(schedules::names())));
   bind_model(command, options);
   bind_data(command, options, /*has_text=*/false);
   OptionGroup files(command, "Files");
-  files.path("--picture", "FILE", options.picture, "draw the schedule to it as SVG");
+  files.path("--picture", "FILE", options.picture,
+             "draw the schedule, or a pipeline's timeline, to it as SVG");
   files.path("--schedule-out", "FILE", options.schedule_out,
-             "write the schedule to it as JSON, for checkpoint_sequential()");
+             "write the schedule to it as JSON, for checkpoint_sequential(), or that of a\n"
+             "pipeline as CSV");
+  files.path("--trace-out", "FILE.json", options.trace_out,
+             "write a pipeline's timeline to it, for Chrome and Perfetto");
   files.path("--chain-out", "FILE", options.chain_out,
              "write the measured chain to it as JSON, to plan from it again");
   bind_machine(command, options);
@@ -151,10 +187,15 @@ void bind(CLI::App& command, PlanOptions& options) {
 void check(PlanOptions& options) {
   check_run(options);
   options.is_trace = is_step_trace(options.file);
+  if (options.pipeline) return check_pipeline(options);
+  if (!options.trace_out.empty()) {
+    throw UsageError(
+        "--trace-out is for the timeline of a pipeline: add --pipeline, or leave it out");
+  }
   if (options.is_trace) return check_trace(options);
   check_chain(options);
   check_files(options);
-  if (!options.file.empty()) refuse_model_with_file(options);
+  if (!options.file.empty()) refuse_model_with(options);
 }
 
 }  // namespace reprise::app

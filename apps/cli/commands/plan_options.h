@@ -2,9 +2,11 @@
 #pragma once
 
 #include <CLI/App.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "apps/cli/commands/pipeline_choice.h"
 #include "apps/cli/training/asked_budget.h"
 #include "apps/cli/training/run_options.h"
 
@@ -20,8 +22,9 @@ struct PlanOptions : RunOptions {
   std::vector<AskedBudget> budgets;
   double seconds = 10;
   std::int64_t moves = 0;
-  double store_bandwidth = 0;  // bytes a second, each way; 0: there is no store
-  std::string picture, schedule_out, chain_out;
+  double store_bandwidth = 0;              // bytes a second, each way; 0: there is no store
+  std::optional<PipelineChoice> pipeline;  // a schedule of a pipeline in place of planners
+  std::string picture, schedule_out, chain_out, trace_out;
 };
 
 void bind(CLI::App& command, PlanOptions& options);

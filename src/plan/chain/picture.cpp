@@ -3,13 +3,14 @@
 #include <reprise/error.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "plan/chain/chain_walk.h"
+#include "plan/io/svg.h"
 
 namespace reprise {
 namespace {
 
+using plan::svg_attribute;
 using Kind = ScheduleOp::Kind;
 
 constexpr std::size_t kMostCells = 4'000'000;
@@ -73,30 +74,6 @@ std::string label_of(const Chain& chain, std::size_t stage) {
   return label.empty() ? std::to_string(stage) : label;
 }
 
-// In text and attributes of SVG.
-std::string escaped(const std::string& text) {
-  std::string result;
-  for (const char c : text) {
-    if (c == '<')
-      result += "&lt;";
-    else if (c == '>')
-      result += "&gt;";
-    else if (c == '&')
-      result += "&amp;";
-    else if (c == '"')
-      result += "&quot;";
-    else
-      result += c;
-  }
-  return result;
-}
-
-std::string attribute(const char* name, double value) {
-  const auto tenths = std::llround(value * 10);
-  return std::string(" ") + name + "=\"" + std::to_string(tenths / 10) + "." +
-         std::to_string(tenths % 10) + "\"";
-}
-
 const char* colour_of(char cell) {
   switch (cell) {
     case 'K':
@@ -146,18 +123,19 @@ std::string picture_svg(const Chain& chain, const Schedule& schedule, const Tran
   const double top = kCurve + 2 * kGap;
   const double height = top + kCell * static_cast<double>(chain.stages.size()) + kGap;
   const Bytes peak = columns.back().peak;
-  std::string svg = "<svg xmlns=\"http://www.w3.org/2000/svg\"" + attribute("width", width) +
-                    attribute("height", height) +
-                    " font-family=\"sans-serif\" font-size=\"9\">\n<text" + attribute("x", kGap) +
-                    attribute("y", kGap + 8) + ">peak " + to_string(peak) + "</text>\n";
+  std::string svg = "<svg xmlns=\"http://www.w3.org/2000/svg\"" + svg_attribute("width", width) +
+                    svg_attribute("height", height) +
+                    " font-family=\"sans-serif\" font-size=\"9\">\n<text" +
+                    svg_attribute("x", kGap) + svg_attribute("y", kGap + 8) + ">peak " +
+                    to_string(peak) + "</text>\n";
   const auto rectangle = [&svg](double x, double y, double w, double h, const char* colour) {
-    svg += "<rect" + attribute("x", x) + attribute("y", y) + attribute("width", w) +
-           attribute("height", h) + " fill=\"" + colour + "\"/>\n";
+    svg += "<rect" + svg_attribute("x", x) + svg_attribute("y", y) + svg_attribute("width", w) +
+           svg_attribute("height", h) + " fill=\"" + colour + "\"/>\n";
   };
   for (std::size_t i = 0; i < chain.stages.size(); ++i) {
-    svg += "<text" + attribute("x", kGap) +
-           attribute("y", top + kCell * static_cast<double>(i + 1) - 2) + ">" +
-           escaped(label_of(chain, i)) + "</text>\n";
+    svg += "<text" + svg_attribute("x", kGap) +
+           svg_attribute("y", top + kCell * static_cast<double>(i + 1) - 2) + ">" +
+           plan::svg_escaped(label_of(chain, i)) + "</text>\n";
   }
   for (std::size_t k = 0; k < columns.size(); ++k) {
     const double x = kLeft + kCell * static_cast<double>(k);

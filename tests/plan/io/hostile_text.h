@@ -4,6 +4,7 @@
 
 #include <reprise/budget.h>
 #include <reprise/error.h>
+#include <reprise/pipeline_schedule.h>
 #include <reprise/planners.h>
 #include <reprise/step_trace.h>
 
@@ -47,6 +48,13 @@ inline void use(const StepTrace& step) {
   if (StepTrace::parse(step.json()).json() != step.json()) std::abort();
 }
 
+inline void use(const PipelineSchedule& schedule) {
+  if (PipelineSchedule::parse_csv(schedule.csv()) != schedule) std::abort();
+  const PipelineTimeline run = simulate(schedule, PipelineCosts::even(schedule.stages));
+  const PipelineLives lives = activation_lives(schedule, schedule.micro_batches / 2);
+  if (run.workers.size() != lives.workers.size()) std::abort();
+}
+
 // Whatever is thrown by `read` for bad text is a UsageError or a PlanError; others pass through.
 template <class F>
 void read_or_refuse(F&& read) {
@@ -73,6 +81,7 @@ inline void read_hostile(std::string_view text) {
     if (LearnedPlan::parse(plan.json(), "plan").json() != plan.json()) std::abort();
   });
   read_or_refuse([&] { use(StepTrace::parse(text)); });
+  read_or_refuse([&] { use(PipelineSchedule::parse_csv(text)); });
 }
 
 }  // namespace reprise::plan
