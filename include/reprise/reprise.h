@@ -11,12 +11,14 @@
 #include <reprise/estimate.h>
 #include <reprise/memory.h>
 #include <reprise/offload.h>
+#include <reprise/pipeline.h>
 #include <reprise/pipeline_schedule.h>
 #include <reprise/planners.h>
 #include <reprise/random_state.h>
 #include <reprise/saved_tensor_hooks.h>
 #include <reprise/selective.h>
 #include <reprise/sequential.h>
+#include <reprise/skip.h>
 #include <reprise/step_trace.h>
 #include <reprise/store.h>
 

@@ -102,8 +102,28 @@ std::size_t Frame::add(Placeholder& placeholder) {
 }
 
 void Frame::remove(std::size_t index) {
+  std::shared_ptr<Recomputation> ahead;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    placeholders_[index] = nullptr;
+    ahead = ahead_;
+  }
+  if (ahead != nullptr) ahead->drop(index);
+}
+
+bool Frame::is_done() const {
   std::lock_guard<std::mutex> lock(mutex_);
-  placeholders_[index] = nullptr;
+  return std::all_of(placeholders_.begin(), placeholders_.end(),
+                     [](const Placeholder* placeholder) { return placeholder == nullptr; });
+}
+
+void Frame::recompute_ahead() {
+  if (is_done()) return;
+  auto run = std::allocate_shared<Recomputation>(RecyclingAllocator<Recomputation>());
+  recompute(*run);
+  run->done.store(true, std::memory_order_release);
+  std::lock_guard<std::mutex> lock(mutex_);
+  ahead_ = std::move(run);
 }
 
 bool Frame::reads_nothing() const {
@@ -112,12 +132,20 @@ bool Frame::reads_nothing() const {
   return outer && outer->reads_nothing();
 }
 
+std::shared_ptr<Recomputation> Frame::made_ahead() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return ahead_;
+}
+
 at::Tensor Frame::fetch(const Placeholder& placeholder) {
   if (reads_nothing()) return placeholder.metadata().of_nothing();
+  at::Tensor tensor;
+  if (const auto ahead = made_ahead(); ahead && ahead->look(placeholder.index(), tensor)) {
+    return tensor;
+  }
   const std::uint64_t key = key_of_caller();
   const auto run = recomputation(key);
   std::lock_guard<std::mutex> lock(run->run_mutex);
-  at::Tensor tensor;
   try {
     // A frame can have grown since: a function that runs backward inside, under one group.
     if (!run->done || placeholder.index() >= run->slots()) {

@@ -48,6 +48,11 @@ class Frame final : public libtorch::HookProvider, public std::enable_shared_fro
 
   std::unique_ptr<libtorch::SavedVariableHooks> make_hooks() override;
 
+  // Runs the function again now, ahead of backward. From then on every placeholder has its tensor, as
+  // if autograd had saved it without a region, until the graph frees it. Several backward calls may
+  // read it.
+  void recompute_ahead();
+
   // For placeholders: a tensor is being saved; a tensor is wanted; the tensor will not be wanted
   // any more.
   std::size_t add(Placeholder& placeholder);
@@ -59,6 +64,9 @@ class Frame final : public libtorch::HookProvider, public std::enable_shared_fro
     passed_ = std::move(passed);
   }
 
+  // No tensor is waited for any more.
+  bool is_done() const;
+
   bool checks_values() const { return determinism_check_ == DeterminismCheck::kValues; }
 
  private:
@@ -69,6 +77,7 @@ class Frame final : public libtorch::HookProvider, public std::enable_shared_fro
   // Drops what was recomputed under this key and not handed out.
   void forget(std::uint64_t key);
   std::shared_ptr<Recomputation> recomputation(std::uint64_t key);
+  std::shared_ptr<Recomputation> made_ahead() const;
   void recompute(Recomputation& run);
   // False if the run turned out to start from the wrong state and must be repeated.
   bool run_again(Recomputation& run, detail::Tensors& arguments,
@@ -91,6 +100,8 @@ class Frame final : public libtorch::HookProvider, public std::enable_shared_fro
   std::vector<std::string> forward_operators_;
 
   mutable std::mutex mutex_;
+  // Holds the tensors that recompute_ahead() has made.
+  std::shared_ptr<Recomputation> ahead_;
   // By index; null once the placeholder is gone.
   c10::SmallVector<Placeholder*, 4> placeholders_;
   c10::SmallVector<std::pair<std::uint64_t, std::shared_ptr<Recomputation>>, 1> recomputations_;
@@ -101,6 +112,10 @@ class Frame final : public libtorch::HookProvider, public std::enable_shared_fro
   std::shared_ptr<const libtorch::PassedByZeros> passed_;
   std::weak_ptr<Frame> outer_;  // the region that it is inside of
 };
+
+// Runs `call` as a region that is not reentrant, as detail::run_region() does, and returns its frame.
+std::shared_ptr<Frame> run_in_frame(const CheckpointOptions& options,
+                                    const std::shared_ptr<detail::RegionCall>& call);
 
 // What autograd keeps in place of one saved tensor.
 class Placeholder final : public libtorch::SavedVariableHooks, public Recycled<Placeholder> {

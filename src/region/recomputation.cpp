@@ -103,15 +103,35 @@ const Recomputation::Slot* Recomputation::saved(std::size_t index) const {
   return slots_[index].filled ? &slots_[index] : nullptr;
 }
 
-bool Recomputation::take(std::size_t index, at::Tensor& tensor) {
+bool Recomputation::hand_out(std::size_t index, at::Tensor& tensor, bool keep) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (index >= slots_.size() || !slots_[index].filled) return false;
   Slot& slot = slots_[index];
   slot.version.check(slot.tensor);
-  tensor = std::move(slot.tensor);
+  tensor = slot.tensor;
+  if (keep) return true;
+  slot.tensor.reset();
   slot.filled = false;
   --left_to_take_;
   return true;
+}
+
+bool Recomputation::take(std::size_t index, at::Tensor& tensor) {
+  return hand_out(index, tensor, false);
+}
+
+bool Recomputation::look(std::size_t index, at::Tensor& tensor) {
+  return hand_out(index, tensor, true);
+}
+
+void Recomputation::drop(std::size_t index) {
+  // Freed after the lock.
+  at::Tensor dropped;
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (index >= slots_.size() || !slots_[index].filled) return;
+  dropped = std::move(slots_[index].tensor);
+  slots_[index].filled = false;
+  --left_to_take_;
 }
 
 void Recomputation::clear() {

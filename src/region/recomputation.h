@@ -78,6 +78,9 @@ class Recomputation final : public libtorch::HookProvider,
   // Hands out the tensor of a slot. False if it was handed out before. Throws autograd's in-place
   // error if the function changed the tensor after it was saved.
   bool take(std::size_t index, at::Tensor& tensor);
+  // The same, but the tensor stays here until drop().
+  bool look(std::size_t index, at::Tensor& tensor);
+  void drop(std::size_t index);
   // Forgets what was saved: the run has failed.
   void clear();
   // For the ReplayState::Scope around a run.
@@ -91,6 +94,7 @@ class Recomputation final : public libtorch::HookProvider,
 
  private:
   class Collector;
+  bool hand_out(std::size_t index, at::Tensor& tensor, bool keep);
   bool is_argument(const at::Tensor& tensor) const;
   void collect(const at::Tensor& tensor);
 

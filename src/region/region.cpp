@@ -49,7 +49,8 @@ void pass_zeros(std::uint64_t since, at::TensorList arguments, region::Frame& fr
   frame.pass_zeros(std::move(passed));
 }
 
-void run_in_frame(const CheckpointOptions& options, const std::shared_ptr<RegionCall>& call) {
+std::shared_ptr<region::Frame> run_in_frame(const CheckpointOptions& options,
+                                            const std::shared_ptr<RegionCall>& call) {
   libtorch::ensure_engine_front();
   Tensors tensors;
   call->visit_arguments([&](at::Tensor& tensor) { tensors.push_back(tensor); });
@@ -60,6 +61,19 @@ void run_in_frame(const CheckpointOptions& options, const std::shared_ptr<Region
   if (!options.skip_zero_gradients) tensors.clear();
   frame->run_forward(options);
   if (options.skip_zero_gradients) pass_zeros(since, tensors, *frame, *call);
+  return frame;
+}
+
+// Runs the region by `run`. Whatever happens, the call holds no tensors of the arguments afterwards.
+template <class Run>
+auto run_released(RegionCall& call, Run&& run) {
+  ArgumentRelease release(call);
+  try {
+    return run();
+  } catch (...) {
+    call.drop_result();
+    throw;
+  }
 }
 
 }  // namespace
@@ -97,20 +111,21 @@ void check_options(const CheckpointOptions& options) {
 }
 
 void run_region(const CheckpointOptions& options, const std::shared_ptr<RegionCall>& call) {
-  ArgumentRelease release(*call);
-  try {
+  run_released(*call, [&] {
     if (options.reentrant) {
       region::run_reentrant(options, call);
     } else {
       run_in_frame(options, call);
     }
-  } catch (...) {
-    call->drop_result();
-    throw;
-  }
+  });
 }
 
 }  // namespace detail
+
+std::shared_ptr<region::Frame> region::run_in_frame(
+    const CheckpointOptions& options, const std::shared_ptr<detail::RegionCall>& call) {
+  return detail::run_released(*call, [&] { return detail::run_in_frame(options, call); });
+}
 
 struct EarlyStopScope::Impl {
   libtorch::ThreadStateScope in_force;

@@ -11,6 +11,7 @@
 
 #include "libtorch/base/thread_state.h"
 #include "libtorch/memory/counting_allocator.h"
+#include "libtorch/operators/draw_stream.h"
 #include "libtorch/random/cpu_generator_state.h"
 
 namespace reprise::region {
@@ -57,7 +58,9 @@ bool keeps_bytes(const at::Tensor& tensor, libtorch::Age age) {
 }  // namespace
 
 ReplayState::ReplayState(const CheckpointOptions& options, at::TensorList tensors)
-    : random_(options.preserve_rng_state), memory_(options.preserve_state) {
+    : random_(options.preserve_rng_state),
+      memory_(options.preserve_state),
+      draws_(libtorch::current_draws()) {
   if (random_) {
     devices_ = devices_of_region(tensors);
     generators_ = options.generators;
@@ -87,6 +90,11 @@ bool ReplayState::covers(const at::Generator& generator) const {
   return is_default_of(c10::kCPU) ||
          std::find(generators_.begin(), generators_.end(), generator) != generators_.end() ||
          std::any_of(devices_.begin(), devices_.end(), is_default_of);
+}
+
+bool ReplayState::is_from_inside(const at::Generator& generator) const {
+  const auto draws = libtorch::current_draws();
+  return draws != nullptr && draws != draws_ && draws->owns(generator);
 }
 
 ReplayState::Recording::Recording(std::shared_ptr<ReplayState> replay,
@@ -120,6 +128,7 @@ bool ReplayState::before_write(const at::Tensor& tensor) {
 }
 
 bool ReplayState::before_draw(const at::Generator& generator) {
+  if (is_from_inside(generator)) return false;
   had_effects_.store(true, std::memory_order_relaxed);
   if (!random_ || !recording_ || covers(generator)) return false;
   std::lock_guard<std::mutex> lock(mutex_);
@@ -197,7 +206,10 @@ bool ReplayState::Undo::before_write(const at::Tensor& tensor) {
 
 bool ReplayState::Undo::before_draw(const at::Generator& generator) {
   const ReplayState* state = state_;
-  if (state == nullptr || !state->random_ || state->covers(generator)) return false;
+  if (state == nullptr || !state->random_ || state->covers(generator) ||
+      state->is_from_inside(generator)) {
+    return false;
+  }
   std::lock_guard<std::mutex> lock(mutex_);
   const auto is_it = [&](const Noted& noted) { return noted.generator == generator; };
   if (std::none_of(noted_.begin(), noted_.end(), is_it)) {
@@ -221,6 +233,7 @@ void ReplayState::Scope::begin(std::shared_ptr<Undo> undo, libtorch::ThreadState
   if (turns_back) turn_back();
   if (state_.memory_) undo_.mark_ = fresh_.emplace().mark();
   undo_.state_ = &state_;
+  thread.draws = state_.draws_;
   effects_.emplace(thread, std::move(undo));
 }
 

@@ -76,6 +76,8 @@ class ReplayState final : public libtorch::EffectObserver {
   RandomState take_default() const;
   RandomState take_own() const;
   bool covers(const at::Generator& generator) const;
+  // Of a stream that began inside, and begins again when the function runs again.
+  bool is_from_inside(const at::Generator& generator) const;
   bool turns_back() const;
 
   bool random_ = false;
@@ -85,6 +87,8 @@ class ReplayState final : public libtorch::EffectObserver {
   std::vector<at::Generator> generators_;
   RandomState default_state_;
   RandomState own_state_;
+  // The stream in force when the region began.
+  std::shared_ptr<libtorch::DrawStream> draws_;
   std::optional<libtorch::AmbientState> ambient_;
 
   // Guards what follows: the function may work on several threads.

@@ -11,7 +11,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 # The rooms of src, from the bottom up: a room includes from itself and from those before it.
 ROOMS = ["core", "plan/io", "plan/pipeline", "plan/chain", "plan/trace", "plan/simulate", "plan/step", "libtorch/base",
          "libtorch/memory", "libtorch/random", "libtorch/autograd", "libtorch/operators", "libtorch/meta", "store", "region",
-         "selective", "tape/device", "tape", "estimate", "influence"]
+         "selective", "tape/device", "tape", "estimate", "influence", "pipeline"]
 # Rooms that know nothing of each other, though one is listed before the other.
 APART = [{"plan/chain", "plan/trace"}, {"plan/chain", "plan/simulate"}, {"plan/chain", "plan/step"},
          {"plan/simulate", "plan/step"}, {"plan/pipeline", "plan/chain"}, {"plan/pipeline", "plan/trace"},

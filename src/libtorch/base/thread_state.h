@@ -25,7 +25,8 @@ namespace reprise {
 enum class EarlyStop;
 namespace detail {
 struct GroupState;
-}
+class SkipTracker;
+}  // namespace detail
 
 namespace libtorch {
 
@@ -41,6 +42,7 @@ class HookProvider {
 };
 
 class EffectObserver;
+class DrawStream;
 
 struct ThreadState final : c10::DebugInfoBase {
   // The innermost hook scope, and how many Python hooks were in force when it was opened: more of
@@ -59,8 +61,12 @@ struct ThreadState final : c10::DebugInfoBase {
 
   // The innermost observer of what operators write and draw (operator_effects.h).
   std::shared_ptr<EffectObserver> effects;
+  // Operators draw from this stream in place of the default generators (draw_stream.h).
+  std::shared_ptr<DrawStream> draws;
 
   std::shared_ptr<detail::GroupState> group;
+  // Layers stash and pop here (reprise/skip.h).
+  std::shared_ptr<detail::SkipTracker> skips;
   std::optional<EarlyStop> early_stop;
   std::optional<bool> debug;
   bool checkpointing = false;

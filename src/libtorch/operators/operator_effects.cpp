@@ -27,6 +27,7 @@
 #include <vector>
 
 #include "libtorch/memory/managed_memory.h"
+#include "libtorch/operators/draw_stream.h"
 #include "libtorch/operators/operator_facts.h"
 
 namespace reprise::libtorch {
@@ -138,14 +139,17 @@ struct Kernel final : c10::OperatorKernel {
   void operator()(const OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
     const DispatchKeySet below = keys & DispatchKeySet(DispatchKeySet::FULL_AFTER, kEffectKey);
     Writing writing;
-    if (!is_of_libtorch(op)) {
+    std::optional<c10::impl::ExcludeDispatchKeyGuard> not_inside;
+    if (is_of_libtorch(op)) not_inside.emplace(kEffectKey);
+    const auto run = [&] {
       tell(op, *stack, writing);
       op.redispatchBoxed(below, stack);
-      return;
-    }
-    c10::impl::ExcludeDispatchKeyGuard not_inside(kEffectKey);
-    tell(op, *stack, writing);
-    op.redispatchBoxed(below, stack);
+    };
+    const ThreadState* const state = current_state();
+    const auto draws = state != nullptr ? state->draws : nullptr;
+    const OperatorFacts& facts = facts_of(op);
+    if (draws == nullptr || !facts.draws_random) return run();
+    draw_from(*draws, facts, *stack, op.schema().arguments().size(), run);
   }
 };
 
@@ -268,13 +272,13 @@ void Registry::register_new() {
   if (new_.empty()) news_.store(false, std::memory_order_release);
 }
 
-DispatchKeySet ready_keys() {
+}  // namespace
+
+DispatchKeySet keys_of_effects() {
   // Never destroyed: libraries deregister their operators when the process ends.
   static auto* const registry = new Registry;
   return registry->keys();
 }
-
-}  // namespace
 
 std::optional<at::Generator> generator_of_draw(const OperatorFacts& facts,
                                                c10::ArrayRef<IValue> arguments) {
@@ -318,7 +322,7 @@ WritesDoneScope::WritesDoneScope() : writing_(std::exchange(Writing::innermost, 
 WritesDoneScope::~WritesDoneScope() { Writing::innermost = static_cast<const Writing*>(writing_); }
 
 EffectScope::EffectScope(ThreadState& state, std::shared_ptr<EffectObserver> observer)
-    : included_(ready_keys()) {
+    : included_(keys_of_effects()) {
   // `state` is a copy of the one in force, whose observer becomes the next one further out.
   if (state.effects != nullptr || !observer->outer_.expired()) observer->outer_ = state.effects;
   state.effects = std::move(observer);

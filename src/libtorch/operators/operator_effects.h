@@ -65,6 +65,10 @@ class UnobservedScope {
   std::optional<c10::impl::ExcludeDispatchKeyGuard> excluded_;
 };
 
+// A thread that includes these keys is asked at every operator that writes or draws. EffectScope and
+// DrawStreamScope include them.
+c10::DispatchKeySet keys_of_effects();
+
 // Tells the observers in force on this thread of a draw that no operator makes: the generator's
 // state is about to be set.
 void tell_of_draw(const at::Generator& generator);

@@ -1,0 +1,251 @@
+#include "libtorch/autograd/stage_graph.h"
+
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
+#include <torch/csrc/autograd/input_metadata.h>
+
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+
+#include "libtorch/autograd/engine.h"
+#include "libtorch/autograd/saved_tensor.h"
+
+namespace reprise::libtorch {
+
+using torch::autograd::Edge;
+using torch::autograd::edge_list;
+using torch::autograd::Node;
+using torch::autograd::variable_list;
+
+struct StageEntry final : Node {
+  variable_list gradients;
+
+  variable_list apply(variable_list&& arrived) override {
+    gradients = std::move(arrived);
+    return {};
+  }
+  std::string name() const override { return "StageEntry"; }
+};
+
+namespace {
+
+// Notes what reaches a node, once.
+class Capture final : public torch::autograd::FunctionPreHook {
+ public:
+  explicit Capture(std::shared_ptr<std::vector<at::Tensor>> gradients)
+      : gradients_(std::move(gradients)) {}
+  variable_list operator()(const variable_list& gradients) override {
+    if (const auto to = std::exchange(gradients_, nullptr)) *to = gradients;
+    return gradients;
+  }
+
+ private:
+  std::shared_ptr<std::vector<at::Tensor>> gradients_;
+};
+
+// The nodes from which `end` can be reached, among those behind the roots.
+std::unordered_set<Node*> nodes_towards(const edge_list& roots, const Node* end) {
+  std::unordered_map<Node*, std::vector<Node*>> callers;
+  std::vector<Node*> waiting;
+  std::unordered_set<Node*> seen;
+  for (const Edge& root : roots) {
+    if (root.is_valid() && seen.insert(root.function.get()).second) {
+      waiting.push_back(root.function.get());
+    }
+  }
+  Node* found = nullptr;
+  while (!waiting.empty()) {
+    Node* const node = waiting.back();
+    waiting.pop_back();
+    if (node == end) found = node;
+    for (const Edge& edge : node->next_edges()) {
+      if (!edge.is_valid()) continue;
+      callers[edge.function.get()].push_back(node);
+      if (seen.insert(edge.function.get()).second) waiting.push_back(edge.function.get());
+    }
+  }
+  std::unordered_set<Node*> towards;
+  if (found == nullptr) return towards;
+  towards.insert(found);
+  waiting.push_back(found);
+  while (!waiting.empty()) {
+    Node* const node = waiting.back();
+    waiting.pop_back();
+    for (Node* const caller : callers[node]) {
+      if (towards.insert(caller).second) waiting.push_back(caller);
+    }
+  }
+  return towards;
+}
+
+struct Roots {
+  edge_list edges;
+  variable_list gradients;
+};
+
+Roots with_gradients(const edge_list& roots, const std::vector<at::Tensor>& gradients) {
+  Roots with;
+  for (std::size_t i = 0; i < roots.size(); ++i) {
+    if (!roots[i].is_valid() || !gradients[i].defined()) continue;
+    with.edges.push_back(roots[i]);
+    with.gradients.push_back(gradients[i]);
+  }
+  return with;
+}
+
+variable_list execute(const Roots& roots, bool keep, bool accumulate, const edge_list& to = {}) {
+  ensure_engine_front();
+  return torch::autograd::Engine::get_default_engine().execute(
+      roots.edges, roots.gradients, keep, /*create_graph=*/false, accumulate, to);
+}
+
+}  // namespace
+
+StageGraph::~StageGraph() = default;
+
+std::vector<at::Tensor> StageGraph::enter(const std::vector<at::Tensor>& inputs,
+                                          const std::vector<bool>& needs_gradient) {
+  entry_ = make_node<StageEntry>();
+  inputs_ = inputs.size();
+  places_.assign(inputs_, -1);
+  std::vector<at::Tensor> entered;
+  for (std::size_t i = 0; i < inputs_; ++i) {
+    if (!inputs[i].defined()) {
+      entered.emplace_back();
+      continue;
+    }
+    at::Tensor own = alias_without_history(inputs[i]);
+    if (needs_gradient[i]) {
+      const auto place = entry_->add_input_metadata(own);
+      torch::autograd::impl::set_gradient_edge(own, {entry_, place});
+      places_[i] = place;
+    }
+    entered.push_back(std::move(own));
+  }
+  return entered;
+}
+
+void StageGraph::leave(const std::vector<at::Tensor>& outputs) {
+  for (const at::Tensor& output : outputs) {
+    const bool needs = output.defined() && output.requires_grad();
+    roots_.push_back(needs ? torch::autograd::impl::gradient_edge(output) : Edge());
+  }
+}
+
+std::vector<at::Tensor> StageGraph::take_input_gradients() {
+  variable_list arrived = std::move(static_cast<StageEntry&>(*entry_).gradients);
+  static_cast<StageEntry&>(*entry_).gradients = {};
+  std::vector<at::Tensor> gradients(inputs_);
+  for (std::size_t i = 0; i < inputs_; ++i) {
+    const auto place = static_cast<std::size_t>(places_[i]);
+    if (places_[i] >= 0 && place < arrived.size()) gradients[i] = std::move(arrived[place]);
+  }
+  return gradients;
+}
+
+std::vector<at::Tensor> StageGraph::backward(const std::vector<at::Tensor>& gradients, bool keep) {
+  const Roots roots = with_gradients(roots_, gradients);
+  if (!roots.edges.empty()) execute(roots, keep, true);
+  auto result = take_input_gradients();
+  if (!keep) clear();
+  return result;
+}
+
+std::vector<at::Tensor> StageGraph::backward_inputs(const std::vector<at::Tensor>& gradients) {
+  const auto towards = nodes_towards(roots_, entry_.get());
+  const auto is_on_way = [&](const Edge& edge) { return towards.contains(edge.function.get()); };
+  // These nodes have branches off the way to the inputs. An output that does not depend on the inputs
+  // is a branch itself.
+  struct Watched {
+    NodePointer node;
+    std::shared_ptr<std::vector<at::Tensor>> gradients;
+  };
+  std::vector<Watched> watched;
+  Roots roots;
+  std::unordered_map<Node*, variable_list> apart;
+  for (std::size_t i = 0; i < roots_.size(); ++i) {
+    if (!roots_[i].is_valid() || !gradients[i].defined()) continue;
+    if (is_on_way(roots_[i])) {
+      roots.edges.push_back(roots_[i]);
+      roots.gradients.push_back(gradients[i]);
+      continue;
+    }
+    auto& arrived = apart[roots_[i].function.get()];
+    arrived.resize(roots_[i].function->num_inputs());
+    at::Tensor& sum = arrived[roots_[i].input_nr];
+    sum = sum.defined() ? sum + gradients[i] : gradients[i];
+    if (arrived.size() > 0) branches_.push_back({roots_[i].function, {}});
+  }
+  std::unordered_set<Node*> noted;
+  std::erase_if(branches_,
+                [&](const Branch& branch) { return !noted.insert(branch.node.get()).second; });
+  for (Branch& branch : branches_) branch.gradients = apart[branch.node.get()];
+
+  const auto watch = [&](const NodePointer& node) {
+    for (const Edge& edge : node->next_edges()) {
+      if (!edge.is_valid() || is_on_way(edge)) continue;
+      auto arrived = std::make_shared<std::vector<at::Tensor>>();
+      node->add_pre_hook(std::make_unique<Capture>(arrived));
+      watched.push_back({node, std::move(arrived)});
+      return;
+    }
+  };
+  std::unordered_set<Node*> visited;
+  std::vector<NodePointer> waiting;
+  const auto visit = [&](const Edge& edge) {
+    if (!edge.is_valid() || !is_on_way(edge) || edge.function.get() == entry_.get()) return;
+    if (!visited.insert(edge.function.get()).second) return;
+    watch(edge.function);
+    waiting.push_back(edge.function);
+  };
+  for (const Edge& root : roots.edges) visit(root);
+  while (!waiting.empty()) {
+    const NodePointer node = std::move(waiting.back());
+    waiting.pop_back();
+    for (const Edge& edge : node->next_edges()) visit(edge);
+  }
+
+  std::vector<at::Tensor> result(inputs_);
+  if (!roots.edges.empty()) {
+    edge_list to;
+    for (std::uint32_t place = 0; place < entry_->num_inputs(); ++place)
+      to.emplace_back(entry_, place);
+    variable_list made = execute(roots, true, false, to);
+    for (std::size_t i = 0; i < inputs_; ++i) {
+      if (places_[i] >= 0) result[i] = std::move(made[static_cast<std::size_t>(places_[i])]);
+    }
+  }
+  for (Watched& each : watched) {
+    // Cut off: what lies behind is done, and freed with its saved tensors.
+    for (Edge& edge : each.node->next_edges()) {
+      if (edge.is_valid() && is_on_way(edge)) edge = Edge();
+    }
+    if (!each.gradients->empty()) branches_.push_back({each.node, std::move(*each.gradients)});
+  }
+  roots_.clear();
+  return result;
+}
+
+void StageGraph::backward_weights() {
+  Roots roots;
+  for (Branch& branch : branches_) {
+    for (std::uint32_t i = 0; i < branch.gradients.size(); ++i) {
+      if (!branch.gradients[i].defined()) continue;
+      roots.edges.emplace_back(branch.node, i);
+      roots.gradients.push_back(std::move(branch.gradients[i]));
+    }
+  }
+  branches_.clear();
+  if (!roots.edges.empty()) execute(roots, false, true);
+  clear();
+}
+
+void StageGraph::clear() {
+  roots_.clear();
+  branches_.clear();
+  entry_ = {};
+}
+
+}  // namespace reprise::libtorch

@@ -1,0 +1,125 @@
+#include "pipeline/stage.h"
+
+#include <c10/core/GradMode.h>
+#include <reprise/error.h>
+
+#include <utility>
+
+#include "libtorch/autograd/saved_tensor.h"
+#include "libtorch/base/thread_state.h"
+#include "pipeline/draws.h"
+#include "pipeline/skips.h"
+
+namespace reprise::pipeline {
+namespace {
+
+std::shared_ptr<libtorch::ThreadState> state_with(std::shared_ptr<detail::SkipTracker> tracker) {
+  auto state = libtorch::copy_of_current_state();
+  state->skips = std::move(tracker);
+  return state;
+}
+
+at::Tensor on(c10::Device device, const at::Tensor& tensor) {
+  if (!tensor.defined() || tensor.device() == device) return tensor;
+  const c10::AutoGradMode no_history(false);
+  at::Tensor moved = tensor.to(tensor.options().device(device), /*non_blocking=*/true);
+  moved.set_requires_grad(tensor.requires_grad());
+  return moved;
+}
+
+}  // namespace
+
+Tensors Stage::run(const Tensors& inputs, std::uint64_t seed, std::int64_t micro_batch) const {
+  const auto tracker = std::make_shared<detail::SkipTracker>();
+  const libtorch::ThreadStateScope skips(state_with(tracker));
+  const std::size_t values = inputs.size() - takes.size();
+  for (std::size_t i = 0; i < takes.size(); ++i) tracker->stash(takes[i], inputs[values + i]);
+  Tensors tensors(inputs.begin(), inputs.begin() + static_cast<std::ptrdiff_t>(values));
+  const libtorch::DrawStreamScope drawing(draws);
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    draws->start(seed_of_layer(seed, micro_batch, first_layer + static_cast<std::int64_t>(i)));
+    tracker->begin_layer(layers[i]);
+    tensors = layers[i].forward(std::move(tensors));
+    tracker->end_layer();
+  }
+  for (const std::string& name : sends) tensors.push_back(tracker->pop(name));
+  return tensors;
+}
+
+Tensors Stage::run_on_copies(const Tensors& inputs, std::uint64_t seed,
+                             std::int64_t micro_batch) const {
+  Tensors copies;
+  std::vector<std::uint32_t> versions;
+  for (const at::Tensor& input : inputs) {
+    copies.push_back(input.defined() ? input.clone() : input);
+    versions.push_back(input.defined() ? libtorch::version_of(copies.back()) : 0);
+  }
+  Tensors outputs = run(copies, seed, micro_batch);
+  bool is_changed = false;
+  for (std::size_t i = 0; i < copies.size(); ++i) {
+    is_changed =
+        is_changed || (copies[i].defined() && libtorch::version_of(copies[i]) != versions[i]);
+  }
+  changes_inputs = is_changed ? Changes::kYes : Changes::kNo;
+  return outputs;
+}
+
+Tensors StageRun::forward(const std::shared_ptr<const Stage>& stage, const Tensors& inputs,
+                          std::uint64_t seed, std::int64_t micro_batch, bool checkpointed,
+                          const Then& then) {
+  const bool copies = checkpointed && stage->changes_inputs != Stage::Changes::kNo;
+  const auto function = [stage, seed, micro_batch, copies, then](const Tensors& values) {
+    Tensors outputs = copies ? stage->run_on_copies(values, seed, micro_batch)
+                             : stage->run(values, seed, micro_batch);
+    return then ? then(std::move(outputs)) : outputs;
+  };
+  Tensors here;
+  for (const at::Tensor& input : inputs) here.push_back(on(stage->device, input));
+  if (!c10::GradMode::is_enabled()) return function(here);
+
+  stage_ = stage;
+  std::vector<bool> needs_gradient;
+  for (const at::Tensor& input : here) {
+    needs_gradient.push_back(input.defined() && input.requires_grad());
+  }
+  here = graph_.enter(here, needs_gradient);
+  Tensors outputs;
+  if (checkpointed) {
+    auto call = detail::make_call(function, std::move(here));
+    frame_ = region::run_in_frame(stage->regions, call);
+    outputs = call->take_result();
+  } else {
+    outputs = function(here);
+  }
+  graph_.leave(outputs);
+  for (at::Tensor& output : outputs) {
+    if (!output.defined()) continue;
+    const bool requires_grad = output.requires_grad();
+    output = libtorch::alias_without_history(output);
+    output.set_requires_grad(requires_grad);
+  }
+  return outputs;
+}
+
+void StageRun::recompute() { frame_->recompute_ahead(); }
+
+Tensors StageRun::backward(const Tensors& gradients, bool keep) {
+  Tensors here;
+  for (const at::Tensor& gradient : gradients) here.push_back(on(stage_->device, gradient));
+  Tensors result = graph_.backward(here, keep);
+  if (!keep) frame_.reset();
+  return result;
+}
+
+Tensors StageRun::backward_inputs(const Tensors& gradients) {
+  Tensors here;
+  for (const at::Tensor& gradient : gradients) here.push_back(on(stage_->device, gradient));
+  return graph_.backward_inputs(here);
+}
+
+void StageRun::backward_weights() {
+  graph_.backward_weights();
+  frame_.reset();
+}
+
+}  // namespace reprise::pipeline

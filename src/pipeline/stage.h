@@ -1,0 +1,66 @@
+// One stage: some layers on one device, and what it does with one micro-batch.
+#pragma once
+
+#include <reprise/pipeline.h>
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "libtorch/autograd/stage_graph.h"
+#include "libtorch/operators/draw_stream.h"
+#include "pipeline/micro_batches.h"
+#include "region/frame.h"
+
+namespace reprise::pipeline {
+
+// Shared by all steps, and with their graphs.
+struct Stage {
+  std::vector<PipelineLayer> layers;
+  std::int64_t first_layer = 0;
+  c10::Device device{c10::kCPU};
+  // The names of the skips that it takes and sends, by port.
+  std::vector<std::string> takes, sends;
+  std::shared_ptr<libtorch::DrawStream> draws = std::make_shared<libtorch::DrawStream>();
+  CheckpointOptions regions;
+  // Whether the layers change the stage's inputs in place, once that was seen. A recomputation
+  // could not start from these, so the layers of a checkpointed micro-batch then get copies.
+  enum class Changes { kUnknown, kNo, kYes };
+  mutable std::atomic<Changes> changes_inputs{Changes::kUnknown};
+
+  // Runs the layers. Skips stand behind the values, of the inputs and of the outputs.
+  Tensors run(const Tensors& inputs, std::uint64_t seed, std::int64_t micro_batch) const;
+  // The same on copies of the inputs, and notes whether the layers have changed them.
+  Tensors run_on_copies(const Tensors& inputs, std::uint64_t seed, std::int64_t micro_batch) const;
+};
+
+// A stage and a micro-batch, from forward to backward.
+class StageRun {
+ public:
+  // The loss, which follows the layers of the last stage and belongs to that stage.
+  using Then = std::function<Tensors(Tensors)>;
+
+  // Records a graph if grad mode is on. Inputs that require grad get gradients. The outputs have no
+  // history, and require grad where backward needs their gradients.
+  Tensors forward(const std::shared_ptr<const Stage>& stage, const Tensors& inputs,
+                  std::uint64_t seed, std::int64_t micro_batch, bool checkpointed,
+                  const Then& then = {});
+
+  // Whether recompute() has something to do.
+  bool waits_for_recompute() const { return frame_ != nullptr && !frame_->is_done(); }
+  void recompute();
+  Tensors backward(const Tensors& gradients, bool keep);
+  Tensors backward_inputs(const Tensors& gradients);
+  void backward_weights();
+
+ private:
+  std::shared_ptr<const Stage> stage_;
+  libtorch::StageGraph graph_;
+  std::shared_ptr<region::Frame> frame_;
+};
+
+}  // namespace reprise::pipeline
