@@ -38,20 +38,20 @@ struct PipelineLayer {
 namespace detail {
 
 template <class T>
-inline constexpr bool only_tensors = std::same_as<T, at::Tensor>;
+struct OnlyTensors : std::is_same<T, at::Tensor> {};
 template <class... T>
-inline constexpr bool only_tensors<std::tuple<T...>> = (only_tensors<T> && ...);
+struct OnlyTensors<std::tuple<T...>> : std::conjunction<OnlyTensors<T>...> {};
 template <class A, class B>
-inline constexpr bool only_tensors<std::pair<A, B>> = only_tensors<A> && only_tensors<B>;
+struct OnlyTensors<std::pair<A, B>> : std::conjunction<OnlyTensors<A>, OnlyTensors<B>> {};
 template <class T, std::size_t N>
-inline constexpr bool only_tensors<std::array<T, N>> = only_tensors<T>;
+struct OnlyTensors<std::array<T, N>> : OnlyTensors<T> {};
 template <class T, class A>
-inline constexpr bool only_tensors<std::vector<T, A>> = only_tensors<T>;
+struct OnlyTensors<std::vector<T, A>> : OnlyTensors<T> {};
 
 template <class Value>
 std::vector<at::Tensor> to_tensors(Value value) {
   static_assert(
-      only_tensors<Value>,
+      OnlyTensors<Value>::value,
       "Pipeline: a value that is cut into micro-batches must consist of tensors only: a "
       "Tensor, or a tuple, pair, array or vector of such; give other values to the layers "
       "that need them");
