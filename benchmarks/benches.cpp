@@ -38,6 +38,11 @@ std::span<const Bench> all_benches() {
       {"accelerator", "steps on an accelerator: regions, budgets and a store on the host",
        accelerator},
       {"compressed_store", "values compressed and brought back, a second", compressed_store},
+      {"pipeline_modes", "a pipeline's checkpointed micro-batches: time and peak", pipeline_modes},
+      {"pipeline_efficiency", "throughput of two partitions beside the published law",
+       pipeline_efficiency},
+      {"pipeline_overhead", "a pipeline of one partition beside a plain loop", pipeline_overhead},
+      {"pipeline_bubble", "idle time of pipelines, simulated and measured", pipeline_bubble},
   };
   return kBenches;
 }

@@ -46,5 +46,9 @@ void pgac_budget(Session& session);
 void pgac_exact(Session& session);
 void pgac_vs_static(Session& session);
 void lossy_tier(Session& session);
+void pipeline_modes(Session& session);
+void pipeline_efficiency(Session& session);
+void pipeline_overhead(Session& session);
+void pipeline_bubble(Session& session);
 
 }  // namespace reprise::bench

@@ -121,9 +121,12 @@ void Step::forward(const PipelineAction& action, Tensors inputs) {
   }
   outputs.resize(values);
   if (is_last && plan_.then) {
-    const at::Tensor& loss = outputs.front();
+    at::Tensor& loss = outputs.front();
+    // at::mse_loss returns its one element in memory of the size of the output.
+    const bool requires_grad = loss.requires_grad();
+    loss = loss.detach().clone().set_requires_grad(requires_grad);
     Tensors gradients(outputs.size());
-    if (loss.requires_grad()) {
+    if (requires_grad) {
       gradients.front() =
           at::full_like(loss, plan_.weights[static_cast<std::size_t>(action.micro_batch)]);
     }
