@@ -236,7 +236,7 @@ class Peers(unittest.TestCase):
     """docs/results/peer-tests.md: which of our tests stand for which of PyTorch's."""
 
     TESTS = {path.relative_to(ROOT): {name for _, name in TEST.findall(path.read_text())}
-             for path in files("tests/region/*.cpp", "tests/selective/*.cpp")}
+             for path in files("tests/region/*.cpp", "tests/selective/*.cpp", "tests/pipeline/*.cpp")}
 
     def test_our_tests_exist_in_the_files_that_the_page_names(self):
         text = (ROOT / "docs/results/peer-tests.md").read_text()
@@ -255,7 +255,8 @@ class Peers(unittest.TestCase):
         self.assertGreater(stated, 60)
 
     def files_of(self, heading, cells, names):
-        folder, prefix = ("selective", "") if "Selective" in heading else ("region", "checkpoint_")
+        folder, prefix = ("pipeline", "") if "Pipelines" in heading else (
+            ("selective", "") if "Selective" in heading else ("region", "checkpoint_"))
         listed = cells[1] if len(cells) > 2 else "nested, " + ", ".join(re.findall(r"(\w+):", cells[-1]))
         there = set()
         for short in re.findall(r"\w+", listed):
