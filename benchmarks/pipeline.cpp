@@ -255,6 +255,8 @@ void pipeline_modes(Session& session) {
     options.chunks = kModesChunks;
     options.checkpoint = mode.checkpoint;
     if (mode.is_explicit) options.checkpoint_stop = mode.stop;
+    // The formula's recomputations are whole forwards.
+    options.regions.early_stop = EarlyStop::kNever;
     const auto piped = std::make_shared<Piped>(kModesBlocks, 1, options);
     const bool is_never = mode.stop == 0;
     const Step step = [piped, shares, is_never] {

@@ -126,8 +126,8 @@ class Pipeline {
   // hooks called. Tensors may be of any shape, but have the same number of samples (the size of the
   // first dimension).
   //
-  // Throws UsageError for a tensor without a first dimension, fewer samples than one, and numbers of
-  // samples that differ. Errors of layers pass through, the first one of all workers; the others
+  // Throws UsageError for a tensor without a first dimension, fewer samples than one, numbers of
+  // samples that differ, and inside of checkpoint(). Errors of layers pass through, the first one of all workers; the others
   // stop at their next action, and the next call works. Backward throws UsageError with create_graph
   // and for gradients of chosen tensors (autograd::grad).
   template <class Value>
@@ -136,7 +136,7 @@ class Pipeline {
   }
 
   // Forward and backward of a mini-batch as the schedule has them. Gradients accumulate. `target` is
-  // cut like `input`. The loss is part of the last stage: recomputed where that is.
+  // cut like `input`; neither may require grad. The loss is part of the last stage: recomputed where that is.
   StepResult step(const at::Tensor& input, const at::Tensor& target, const Loss& loss,
                   const StepOptions& options = {});
   StepResult step_tensors(

@@ -56,18 +56,26 @@ std::vector<Tensors> scatter(const Tensors& batch, const std::vector<std::int64_
   return parts;
 }
 
-Tensors gather(const std::vector<Tensors>& batches) {
+Tensors gather(const std::vector<Tensors>& batches, const std::vector<std::int64_t>& sizes) {
   if (batches.size() == 1) return batches.front();
   Tensors whole;
   for (std::size_t i = 0; i < batches.front().size(); ++i) {
     Tensors parts;
     for (const Tensors& batch : batches) parts.push_back(batch[i]);
     const auto defined = [](const at::Tensor& part) { return part.defined(); };
-    if (std::all_of(parts.begin(), parts.end(), defined)) {
-      whole.push_back(at::cat(parts));
-    } else {
+    const auto some = std::find_if(parts.begin(), parts.end(), defined);
+    if (some == parts.end()) {
       whole.emplace_back();
+      continue;
     }
+    const at::Tensor like = *some;
+    for (std::size_t k = 0; k < parts.size(); ++k) {
+      if (parts[k].defined()) continue;
+      std::vector<std::int64_t> shape = like.sizes().vec();
+      shape[0] = sizes[k];
+      parts[k] = at::zeros(shape, like.options());
+    }
+    whole.push_back(at::cat(parts));
   }
   return whole;
 }

@@ -23,6 +23,6 @@ std::vector<Tensors> scatter(const Tensors& batch, const std::vector<std::int64_
 
 // Undoes scatter(). Undefined tensors of one place make an undefined one if all of that place are
 // undefined; else they count as zeros.
-Tensors gather(const std::vector<Tensors>& batches);
+Tensors gather(const std::vector<Tensors>& batches, const std::vector<std::int64_t>& sizes);
 
 }  // namespace reprise::pipeline

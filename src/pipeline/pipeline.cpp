@@ -40,6 +40,15 @@ struct Pipeline::Impl {
 
 namespace {
 
+// A region's hooks would see what the workers save in an order that depends on chance, and a
+// recomputation would wait for workers that wait for it.
+void check_caller(const char* call) {
+  if (!c10::GradMode::is_enabled() || (!is_checkpointing() && !is_recomputing())) return;
+  throw UsageError(std::string("Pipeline::") + call +
+                   ": a pipeline cannot run inside of checkpoint() or of a checkpointed stage; use "
+                   "the pipeline's own PipelineOptions::checkpoint");
+}
+
 std::shared_ptr<pipeline::Stage> make_stage(const std::vector<PipelineLayer>& layers,
                                             const pipeline::Layout& layout, std::size_t index,
                                             const PipelineOptions& options) {
@@ -79,6 +88,7 @@ Pipeline::Pipeline(Pipeline&&) noexcept = default;
 Pipeline& Pipeline::operator=(Pipeline&&) noexcept = default;
 
 std::vector<at::Tensor> Pipeline::forward_tensors(std::vector<at::Tensor> input) {
+  check_caller("forward()");
   const auto& core = impl_->core;
   const auto sizes = pipeline::sizes_of(pipeline::samples_of(input, "input"), core->options.chunks);
   const auto micro_batches = static_cast<std::int64_t>(sizes.size());
@@ -107,29 +117,37 @@ std::vector<at::Tensor> Pipeline::forward_tensors(std::vector<at::Tensor> input)
   std::vector<Tensors> parts;
   for (std::int64_t i = 0; i < micro_batches; ++i) parts.push_back(step->take_output(i));
   const c10::AutoGradMode no_history(false);
-  Tensors output = pipeline::gather(parts);
+  Tensors output = pipeline::gather(parts, sizes);
   if (!records) return output;
 
   // Of the outputs with a history, their places among all.
   std::vector<std::size_t> places;
+  // Their first dimension in each micro-batch, which need not be the number of samples.
+  std::vector<std::vector<std::int64_t>> rows;
   Tensors with_history;
   for (std::size_t k = 0; k < output.size(); ++k) {
-    if (!output[k].defined() || !parts.front()[k].requires_grad()) continue;
+    const auto has_history = [k](const Tensors& part) {
+      return part[k].defined() && part[k].requires_grad();
+    };
+    if (std::none_of(parts.begin(), parts.end(), has_history)) continue;
+    std::vector<std::int64_t>& own = rows.emplace_back();
+    for (const Tensors& part : parts) own.push_back(part[k].dim() > 0 ? part[k].size(0) : 1);
     places.push_back(k);
     with_history.push_back(libtorch::alias_without_history(output[k]));
   }
   if (places.empty()) return output;
   const std::size_t outputs = output.size();
-  std::vector<bool> wants;
-  for (const at::Tensor& tensor : input) wants.push_back(tensor.requires_grad());
-  const auto run_backward = [core, step, sizes, places, outputs, wants](Tensors gradients,
-                                                                        bool keep) {
+  const auto run_backward = [core, step, sizes, places, rows, outputs](Tensors gradients,
+                                                                       bool keep) {
     const auto micro_batches = static_cast<std::int64_t>(sizes.size());
-    const auto parts = pipeline::scatter(gradients, sizes);
+    std::vector<std::int64_t> begins(places.size());
     for (std::int64_t i = 0; i < micro_batches; ++i) {
       Tensors part(outputs);
       for (std::size_t k = 0; k < places.size(); ++k) {
-        part[places[k]] = parts[static_cast<std::size_t>(i)][k];
+        const std::int64_t size = rows[k][static_cast<std::size_t>(i)];
+        const bool is_whole = micro_batches == 1 || !gradients[k].defined();
+        part[places[k]] = is_whole ? gradients[k] : gradients[k].narrow(0, begins[k], size);
+        begins[k] += size;
       }
       step->give_gradient(i, std::move(part));
     }
@@ -137,7 +155,7 @@ std::vector<at::Tensor> Pipeline::forward_tensors(std::vector<at::Tensor> input)
     step->run(pipeline::backward_actions(core->layout, micro_batches), keep);
     std::vector<Tensors> made;
     for (std::int64_t i = 0; i < micro_batches; ++i) made.push_back(step->take_input_gradient(i));
-    return pipeline::gather(made);
+    return pipeline::gather(made, sizes);
   };
   libtorch::set_own_backward(with_history, input, {run_backward, "Pipeline::forward()"});
   for (std::size_t k = 0; k < places.size(); ++k) output[places[k]] = with_history[k];
@@ -148,7 +166,7 @@ StepResult Pipeline::step(const at::Tensor& input, const at::Tensor& target, con
                           const StepOptions& options) {
   return step_tensors(
       {input}, {target},
-      [&](const Tensors& output, const Tensors& targets) {
+      [loss](const Tensors& output, const Tensors& targets) {
         detail::check_count(1, output.size());
         return loss(output.front(), targets.front());
       },
@@ -160,6 +178,16 @@ StepResult Pipeline::step_tensors(
     const std::function<at::Tensor(const std::vector<at::Tensor>&, const std::vector<at::Tensor>&)>&
         loss,
     const StepOptions& options) {
+  check_caller("step()");
+  for (const Tensors* tensors : {&input, &target}) {
+    for (const at::Tensor& tensor : *tensors) {
+      if (!tensor.defined() || !tensor.requires_grad()) continue;
+      throw UsageError(std::string("Pipeline::step(): an ") +
+                       (tensors == &input ? "input" : "target") +
+                       " requires grad, and step() makes no gradients of these; detach it, or call "
+                       "forward() and backward()");
+    }
+  }
   const auto& core = impl_->core;
   const std::int64_t samples = pipeline::samples_of(input, "input");
   pipeline::samples_of(target, "target", samples);
@@ -177,7 +205,8 @@ StepResult Pipeline::step_tensors(
     inputs = pipeline::scatter(input, sizes);
   }
   const bool keeps_outputs = options.outputs;
-  const auto then = [&](std::int64_t micro_batch, Tensors outputs) {
+  // The function owns what it needs: a region that outlives a failed step may run again.
+  const auto then = [loss, targets, keeps_outputs](std::int64_t micro_batch, Tensors outputs) {
     const at::Tensor value = loss(outputs, targets[static_cast<std::size_t>(micro_batch)]);
     if (!value.defined() || value.numel() != 1) {
       throw UsageError("Pipeline::step(): the loss of a micro-batch has " +
@@ -186,7 +215,8 @@ StepResult Pipeline::step_tensors(
     }
     Tensors result{value};
     if (keeps_outputs) {
-      for (const at::Tensor& output : outputs) result.push_back(output.detach());
+      for (const at::Tensor& output : outputs)
+        result.push_back(output.defined() ? output.detach() : output);
     }
     return result;
   };
@@ -212,7 +242,7 @@ StepResult Pipeline::step_tensors(
     result.loss = result.loss.defined() ? at::add(result.loss, value) : value;
     outputs.emplace_back(made.begin() + 1, made.end());
   }
-  if (keeps_outputs) result.outputs = pipeline::gather(outputs);
+  if (keeps_outputs) result.outputs = pipeline::gather(outputs, sizes);
   return result;
 }
 

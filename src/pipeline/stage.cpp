@@ -3,6 +3,7 @@
 #include <c10/core/GradMode.h>
 #include <reprise/error.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "libtorch/autograd/saved_tensor.h"
@@ -97,6 +98,17 @@ Tensors StageRun::forward(const std::shared_ptr<const Stage>& stage, const Tenso
     const bool requires_grad = output.requires_grad();
     output = libtorch::alias_without_history(output);
     output.set_requires_grad(requires_grad);
+  }
+  // Outputs that share memory may go to two workers, and one of them may write.
+  for (std::size_t i = 1; i < outputs.size(); ++i) {
+    const auto shares = [&](const at::Tensor& other) {
+      return other.defined() && outputs[i].has_storage() && other.has_storage() &&
+             other.storage().is_alias_of(outputs[i].storage());
+    };
+    const auto end = outputs.begin() + static_cast<std::ptrdiff_t>(i);
+    if (!outputs[i].defined() || std::none_of(outputs.begin(), end, shares)) continue;
+    const bool requires_grad = outputs[i].requires_grad();
+    outputs[i] = outputs[i].detach().clone().set_requires_grad(requires_grad);
   }
   return outputs;
 }

@@ -91,6 +91,69 @@ TEST(Pipeline, HooksOfParametersAreCalledOnceAMicroBatch) {
   EXPECT_EQ(calls, 3);
 }
 
+TEST(Pipeline, HooksOfTensorsAreCalledOnceWhereGradientsComeApart) {
+  torch::manual_seed(1);
+  torch::nn::Sequential model;
+  std::atomic<int> calls{0};
+  for (int i = 0; i < 4; ++i) {
+    auto linear = torch::nn::Linear(4, 4);
+    model->push_back(linear);
+    model->push_back(torch::nn::Functional(std::function<at::Tensor(at::Tensor)>([&](at::Tensor x) {
+      x.register_hook([&](const at::Tensor& gradient) { return ++calls, gradient * 2; });
+      return x.tanh();
+    })));
+  }
+  const at::Tensor x = torch::randn({8, 4});
+  for (const std::int64_t stop : {0, 4}) {
+    Pipeline pipe(model, {.balance = {2, 2, 2, 2},
+                          .devices = {c10::kCPU, c10::kCPU},
+                          .chunks = 4,
+                          .checkpoint_stop = stop,
+                          .schedule = "zbv"});
+    calls = 0;
+    const Outcome plain = plain_step(model, x, x, 4, backward_order(pipe.schedule(4)));
+    EXPECT_EQ(calls.exchange(0), 16);
+    expect_same(plain, outcome_of(model, pipe.step(x, x, square_loss).loss), "hooks");
+    EXPECT_EQ(calls, 16);
+  }
+}
+
+TEST(Pipeline, OutputsMayHaveOtherRowsThanInputs) {
+  for (const std::int64_t chunks : {1, 2}) {
+    auto linear = torch::nn::Linear(4, 4);
+    torch::nn::Sequential model(linear, torch::nn::Functional(std::function<at::Tensor(at::Tensor)>(
+                                            [](at::Tensor x) { return x.flatten(0, 1); })));
+    Pipeline pipe(model, {.balance = {1, 1}, .chunks = chunks});
+    const at::Tensor output = pipe.forward(torch::ones({4, 3, 4}));
+    EXPECT_EQ(output.size(0), 12);
+    output.sum().backward();
+    EXPECT_TRUE(at::equal(linear->bias.grad(), torch::full({4}, 12.0)));
+  }
+}
+
+TEST(Pipeline, AMicroBatchWithoutAGradientCountsAsZeros) {
+  int calls = 0;
+  PipelineLayer layer{
+      .name = "half", .forward = [&](std::vector<at::Tensor> x) {
+        return std::vector<at::Tensor>{++calls == 1 ? x.front().detach() : x.front() * 1};
+      }};
+  const at::Tensor x = torch::ones({4, 1}).requires_grad_();
+  Pipeline({layer}, {.balance = {1}, .chunks = 2}).forward(x).sum().backward();
+  EXPECT_TRUE(at::equal(x.grad().flatten(), torch::tensor({0.0F, 0.0F, 1.0F, 1.0F})));
+}
+
+TEST(Pipeline, InsideOfARegionIsRefused) {
+  auto model = blocks_of(1, false);
+  Pipeline pipe(model, {.balance = {2, 3}});
+  at::Tensor x = torch::randn({2, 8});
+  EXPECT_THAT(
+      refusal_of([&] { checkpoint([&](const at::Tensor& y) { return pipe.forward(y); }, x); }),
+      ::testing::HasSubstr("cannot run inside of checkpoint()"));
+  x.requires_grad_();
+  EXPECT_THAT(refusal_of([&] { pipe.step(x, x, square_loss); }),
+              ::testing::HasSubstr("an input requires grad"));
+}
+
 TEST(Pipeline, AnErrorOfTheEventObserverEndsTheStep) {
   auto model = blocks_of(1, false);
   bool fails = true;

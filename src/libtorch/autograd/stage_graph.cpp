@@ -222,6 +222,12 @@ std::vector<at::Tensor> StageGraph::backward_inputs(const std::vector<at::Tensor
     for (Edge& edge : each.node->next_edges()) {
       if (edge.is_valid() && is_on_way(edge)) edge = Edge();
     }
+    // The hooks have seen this gradient.
+    if (!each.gradients->empty()) {
+      each.node->tensor_pre_hooks().clear();
+      each.node->retains_grad_hooks().clear();
+      each.node->pre_hooks().clear();
+    }
     if (!each.gradients->empty()) branches_.push_back({each.node, std::move(*each.gradients)});
   }
   roots_.clear();
