@@ -1,30 +1,37 @@
 // A model cut into stages that work on micro-batches at the same time.
 //
-//   reprise::Pipeline pipe(model, {.balance = {3, 3}, .chunks = 8});     // model: torch::nn::Sequential
+//   torch::nn::Sequential model = ...;                                     // six layers
+//   reprise::Pipeline pipe(model, {.balance = {3, 3}, .chunks = 8});
 //   auto loss = torch::mse_loss(pipe.forward(x), target);
 //   loss.backward();
 //
 //   reprise::Pipeline pipe(model, {.balance = {3, 3}, .chunks = 8, .schedule = "1f1b"});
-//   auto loss = pipe.step(x, target, [](const auto& y, const auto& t) { return torch::mse_loss(y, t); });
+//   auto result = pipe.step(x, target, [](const auto& output, const auto& expected) {
+//     return torch::mse_loss(output, expected);
+//   });
 //
-// The layers are cut into contiguous *stages*. Each *worker*, a thread with a device, runs one stage
-// or several. A mini-batch is cut along its first dimension into `chunks` *micro-batches*, as by
-// tensor.chunk(): the last one may be smaller, and there may be fewer. A stage works on one
+// The layers are cut into contiguous *stages*. Each *worker*, a thread with a device, runs one
+// stage or several. A mini-batch is cut along its first dimension into `chunks` *micro-batches*, as
+// by tensor.chunk(): the last one may be smaller, and there may be fewer. A stage works on one
 // micro-batch while the next stage works on the one before.
 //
 // A *checkpointed* micro-batch keeps only its input in each stage, and a stage's forward runs again
-// right before its backward: while the worker would wait for the gradient, not after. Such a
-// stage is a region (reprise/checkpoint.h), with what `regions` says.
+// right before its backward. It does not wait for the gradient of the next stage. Such a stage is a
+// region (reprise/checkpoint.h), with what `regions` says.
 //
 // Sources: Huang et al., "GPipe", arXiv:1811.06965; Kim et al., "torchgpipe", arXiv:2004.09910; for
 // the other schedules see reprise/pipeline_schedule.h.
 //
 // Gradients are bitwise those of the same micro-batches run one after another, each through all
 // layers and then backward, in the order in which the schedule has the backwards. Layers that draw
-// random numbers (dropout) do so from a stream of their own for each micro-batch and layer. Its seed
-// comes from one number that each forward() and step() draws from the CPU's default generator.
-// So results depend neither on the balance nor on the schedule; DrawsOfLayer gives code outside of a
-// pipeline the same draws.
+// random numbers (dropout) do so from a stream of their own for each micro-batch and layer. Its
+// seed comes from one number that each forward() and step() draws from the CPU's default generator.
+// So results depend neither on the balance nor on the schedule; DrawsOfLayer gives code outside of
+// a pipeline the same draws.
+//
+// One limit: two uses of one tensor in different stages see no in-place change of each other. Each
+// stage has an alias or a copy of its own. So later layers must not change in place a tensor that
+// was stashed (reprise/skip.h), given twice to forward() or returned twice by a layer.
 //
 // In evaluation (grad mode off, or eval()) no micro-batch is checkpointed. BatchNorm normalizes by
 // micro-batch in training, and counts each micro-batch once in its running averages.
@@ -51,8 +58,8 @@
 
 namespace reprise {
 
-// Which micro-batches are checkpointed in training: all, all but the last, or none. The last one's
-// backward comes first, right after its forward, so that a recomputation of it would save nothing.
+// Which micro-batches are checkpointed in training: all, all but the last, or none. In GPipe the
+// last one's backward comes right after its forward, so that to recompute it would save nothing.
 enum class CheckpointMode { kAlways, kExceptLast, kNever };
 
 struct PipelineOptions {
@@ -71,8 +78,8 @@ struct PipelineOptions {
   // "gpipe" whatever is chosen; step() runs this.
   std::string schedule = "gpipe";
   PipelineSchedule custom_schedule = {};
-  // Threads inside operators of each worker on the CPU; 0: as many as the caller has. Choose cores /
-  // workers for speed.
+  // Threads inside operators of each worker on the CPU; 0: as many as the caller has. Choose cores
+  // / workers for speed.
   int threads = 0;
   // The options of checkpointed stages. `reentrant` and `skip_zero_gradients` are refused.
   CheckpointOptions regions = {};
@@ -101,9 +108,9 @@ class Pipeline {
   // Loss of a micro-batch: a tensor with one element.
   using Loss = std::function<at::Tensor(const at::Tensor& output, const at::Tensor& target)>;
 
-  // A torch::nn::Sequential or a list of modules, whose layers take and return one tensor.
-  // Throws UsageError for a balance, a schedule or devices that do not fit the model, for parameters
-  // or buffers that two stages share, and for skips without their counterpart.
+  // A torch::nn::Sequential or a list of modules, whose layers take and return one tensor. Throws
+  // UsageError for a balance, a schedule or devices that do not fit the model, for parameters or
+  // buffers that two stages share, and for skips without their counterpart.
   template <detail::IsLayers Model>
   Pipeline(const Model& model, PipelineOptions options)
       : Pipeline(detail::pipeline_layers<at::Tensor>(model), std::move(options)) {}
@@ -122,21 +129,22 @@ class Pipeline {
   Pipeline& operator=(Pipeline&&) noexcept;
 
   // The model's output for a mini-batch. Backward of the result runs backward of all stages, the
-  // last micro-batch first. Each parameter's gradient accumulates once a micro-batch, and so are its
-  // hooks called. Tensors may be of any shape, but have the same number of samples (the size of the
-  // first dimension).
+  // last micro-batch first. Each parameter's gradient accumulates once a micro-batch, and so are
+  // its hooks called. Tensors may be of any shape, but have the same number of samples (the size of
+  // the first dimension).
   //
   // Throws UsageError for a tensor without a first dimension, fewer samples than one, numbers of
-  // samples that differ, and inside of checkpoint(). Errors of layers pass through, the first one of all workers; the others
-  // stop at their next action, and the next call works. Backward throws UsageError with create_graph
-  // and for gradients of chosen tensors (autograd::grad).
+  // samples that differ, and inside of checkpoint(). The first error of a layer passes through: the
+  // other workers stop at their next action, and the next call works. Backward throws UsageError
+  // with create_graph and for gradients of chosen tensors (autograd::grad).
   template <class Value>
   Value forward(Value input) {
     return detail::from_tensors<Value>(forward_tensors(detail::to_tensors(std::move(input))));
   }
 
-  // Forward and backward of a mini-batch as the schedule has them. Gradients accumulate. `target` is
-  // cut like `input`; neither may require grad. The loss is part of the last stage: recomputed where that is.
+  // Forward and backward of a mini-batch as the schedule has them. Gradients accumulate. `target`
+  // is cut like `input`; neither may require grad. The loss is part of the last stage, and
+  // recomputed with it.
   StepResult step(const at::Tensor& input, const at::Tensor& target, const Loss& loss,
                   const StepOptions& options = {});
   StepResult step_tensors(
@@ -152,8 +160,8 @@ class Pipeline {
   std::vector<at::Tensor> parameters() const;
 
   std::int64_t stages() const;
-  // The first micro-batch that is not checkpointed, in a mini-batch of so many. It depends on grad mode
-  // and training mode.
+  // The first micro-batch that is not checkpointed, in a mini-batch of so many. It depends on grad
+  // mode and training mode.
   std::int64_t checkpoint_stop(std::int64_t micro_batches) const;
   // The schedule that step() runs for so many micro-batches.
   PipelineSchedule schedule(std::int64_t micro_batches) const;
@@ -184,8 +192,8 @@ std::vector<std::int64_t> balance_by_bytes(const Layers& layers, const at::Tenso
 }  // namespace detail
 
 // The cut whose slowest stage, forward and backward, is fastest. With `bytes_per_stage`, among the
-// cuts in which no stage takes more: its parameters, their gradients, and what one micro-batch keeps
-// for backward. Throws BudgetError, with the least bytes that would do, if there is none.
+// cuts in which no stage takes more: its parameters, their gradients, and what one micro-batch
+// keeps for backward. Throws BudgetError, with the least bytes that would do, if there is none.
 template <detail::IsLayers Model>
 std::vector<std::int64_t> balance_by_time(const Model& model, const at::Tensor& micro_batch,
                                           std::int64_t stages,

@@ -63,7 +63,7 @@ std::shared_ptr<pipeline::Stage> make_stage(const std::vector<PipelineLayer>& la
   stage->regions = options.regions;
   if (stage->regions.name.empty()) stage->regions.name = "stage " + std::to_string(index);
   for (const PipelineLayer& layer : stage->layers) {
-    if (layer.move && !part.device.is_cpu()) layer.move(part.device);
+    if (layer.move && !options.devices.empty()) layer.move(part.device);
   }
   return stage;
 }
