@@ -229,7 +229,7 @@ void accelerator(Session& session) {
     std::cerr << "accelerator: there is no accelerator here, so nothing is measured\n";
     return;
   }
-  const c10::Device device(*type, 0);
+  const c10::Device device = session.device().is_cpu() ? c10::Device(*type, 0) : session.device();
   const BlockShape small = {.width = 256, .heads = 4, .length = 128, .batch = 8, .dropout = 0.1};
   const BlockShape large = {.width = 1024, .heads = 16, .length = 512, .batch = 16, .dropout = 0.1};
   const auto model =

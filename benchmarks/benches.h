@@ -12,6 +12,8 @@ struct Bench {
   std::string_view name;
   std::string_view summary;
   void (*run)(Session&);
+  // Whether it runs on Session::device(). The others measure the host, and have no device.
+  bool has_device = false;
 };
 
 std::span<const Bench> all_benches();

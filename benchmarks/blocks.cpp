@@ -3,6 +3,8 @@
 
 #include <cmath>
 
+#include "benchmarks/support/device.h"
+
 namespace reprise::bench {
 
 BlockImpl::BlockImpl(const BlockShape& shape)
@@ -53,7 +55,7 @@ Model make_model(int count, const BlockShape& shape, c10::Device device) {
       model.parameters.push_back(parameter);
     }
   }
-  model.input = at::randn({shape.batch, shape.length, shape.width}).to(device);
+  model.input = randn_on(device, {shape.batch, shape.length, shape.width});
   return model;
 }
 

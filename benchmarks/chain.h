@@ -18,12 +18,14 @@ inline at::Tensor sin_chain(at::Tensor x) {
   return x;
 }
 
-inline at::Tensor small_leaf() { return at::randn({8, 8}).set_requires_grad(true); }
+inline at::Tensor small_leaf(c10::Device device) {
+  return randn_on(device, {8, 8}).set_requires_grad(true);
+}
 
 // `f` forward and backward; the gradient does not stay, as after a step.
 template <class F>
-Step backward_of(F f) {
-  return [f, x = small_leaf(), gradient = at::ones({8, 8})] {
+Step backward_of(c10::Device device, F f) {
+  return [f, x = small_leaf(device), gradient = at::ones({8, 8}).to(device)] {
     f(x).backward(gradient);
     x.mutable_grad().reset();
   };
@@ -31,8 +33,8 @@ Step backward_of(F f) {
 
 // `f` forward alone, graph and all.
 template <class F>
-Step forward_of(F f) {
-  return [f, x = small_leaf()] { f(x); };
+Step forward_of(c10::Device device, F f) {
+  return [f, x = small_leaf(device)] { f(x); };
 }
 
 }  // namespace reprise::bench

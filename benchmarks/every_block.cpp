@@ -9,13 +9,6 @@
 namespace reprise::bench {
 namespace {
 
-double peak_megabytes(const Step& step) {
-  step();
-  const PeakScope scope;
-  step();
-  return scope.peak_above_start().megabytes();
-}
-
 const CheckpointOptions& matmuls_kept() {
   static const CheckpointOptions options{.context = selective(save_matmuls())};
   return options;
@@ -37,12 +30,19 @@ at::Tensor call(BlockStrategy strategy, Block& block, const at::Tensor& x) {
 
 }  // namespace
 
+double peak_megabytes(c10::Device device, const Step& step) {
+  step();
+  const PeakScope scope(device);
+  step();
+  return scope.peak_above_start().megabytes();
+}
+
 void report_peak(Session& session, const std::string& bench, const std::string& name,
                  const Step& step, const Bar& bar) {
   PeerProcess* peer = session.python_with_meter();
   Figure figure = {.bench = bench,
                    .name = "peak, " + name,
-                   .ours = peak_megabytes(step),
+                   .ours = peak_megabytes(session.device(), step),
                    .peer = {},
                    .unit = "MB",
                    .runs = 1,
@@ -52,8 +52,8 @@ void report_peak(Session& session, const std::string& bench, const std::string& 
   session.report(std::move(figure));
 }
 
-Step block_step(int count, const BlockShape& shape, BlockStrategy strategy) {
-  auto model = std::make_shared<Model>(make_model(count, shape));
+Step block_step(c10::Device device, int count, const BlockShape& shape, BlockStrategy strategy) {
+  auto model = std::make_shared<Model>(make_model(count, shape, device));
   // A reentrant region needs an input that requires grad; the others are spared its gradient.
   model->input.set_requires_grad(strategy == BlockStrategy::kReentrant);
   return [model, strategy] {

@@ -12,8 +12,8 @@ constexpr BlockShape kShape = {.width = 256, .heads = 4, .length = 128, .batch =
 }  // namespace
 
 void every_block_coarse(Session& session) {
-  const Step plain = block_step(kBlocks, kShape, BlockStrategy::kPlain);
-  const Step regions = block_step(kBlocks, kShape, BlockStrategy::kNonReentrant);
+  const Step plain = block_step(session.device(), kBlocks, kShape, BlockStrategy::kPlain);
+  const Step regions = block_step(session.device(), kBlocks, kShape, BlockStrategy::kNonReentrant);
   report_peak(session, "every_block_coarse", "plain", plain, {});
   report_peak(session, "every_block_coarse", "non-reentrant", regions, {.at_most = 54});
 

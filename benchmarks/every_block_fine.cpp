@@ -9,9 +9,10 @@ void every_block_fine(Session& session) {
   constexpr int kBlocks = 32;
   constexpr BlockShape kShape = {.width = 64, .heads = 4, .length = 16, .batch = 1, .dropout = 0.1};
   Race race(session, "every_block_fine", session.python());
-  race.add("plain", block_step(kBlocks, kShape, BlockStrategy::kPlain));
-  race.add("non-reentrant", block_step(kBlocks, kShape, BlockStrategy::kNonReentrant));
-  race.add("reentrant", block_step(kBlocks, kShape, BlockStrategy::kReentrant));
+  race.add("plain", block_step(session.device(), kBlocks, kShape, BlockStrategy::kPlain));
+  race.add("non-reentrant",
+           block_step(session.device(), kBlocks, kShape, BlockStrategy::kNonReentrant));
+  race.add("reentrant", block_step(session.device(), kBlocks, kShape, BlockStrategy::kReentrant));
   race.run(Seconds(20));
 
   const auto times = [](const char* name) {

@@ -25,12 +25,12 @@ void hooks(Session& session) {
   compare_with_stock(session, "hooks", "hooks", "no scope");
 
   Race race(session, "hooks", session.python());
-  race.add("plain", backward_of(sin_chain));
-  race.add("identity", backward_of([](const at::Tensor& x) {
+  race.add("plain", backward_of(session.device(), sin_chain));
+  race.add("identity", backward_of(session.device(), [](const at::Tensor& x) {
              SavedTensorHooksScope scope(unchanged, unchanged);
              return sin_chain(x);
            }));
-  race.add("save_on_cpu", backward_of([](const at::Tensor& x) {
+  race.add("save_on_cpu", backward_of(session.device(), [](const at::Tensor& x) {
              SaveOnCpuScope scope;
              return sin_chain(x);
            }));

@@ -30,8 +30,8 @@ void add_operator(Race& race, const std::string& name, F f) {
 
 void pass_through(Session& session) {
   Race race(session, "interceptor_overhead", session.python());
-  const at::Tensor x = at::randn({8, 8});
-  const at::Tensor w = at::randn({8, 8});
+  const at::Tensor x = randn_on(session.device(), {8, 8});
+  const at::Tensor w = randn_on(session.device(), {8, 8});
   add_operator(race, "sin", [=] { return x.sin(); });
   add_operator(race, "add", [=] { return x.add(w); });
   add_operator(race, "view", [=] { return x.view({64}); });
@@ -56,10 +56,11 @@ auto region(std::optional<CheckpointPolicy> answer) {
 
 void policies(Session& session) {
   Race race(session, "interceptor_overhead", session.python());
-  race.add("region", backward_of(region({})));
-  race.add("recompute-all", backward_of(region(CheckpointPolicy::kPreferRecompute)));
-  race.add("region,forward", forward_of(region({})));
-  race.add("keep-all,forward", forward_of(region(CheckpointPolicy::kPreferSave)));
+  race.add("region", backward_of(session.device(), region({})));
+  race.add("recompute-all",
+           backward_of(session.device(), region(CheckpointPolicy::kPreferRecompute)));
+  race.add("region,forward", forward_of(session.device(), region({})));
+  race.add("keep-all,forward", forward_of(session.device(), region(CheckpointPolicy::kPreferSave)));
   race.run(Seconds(20));
   const auto beyond = [](const char* name, const char* base) {
     return [=](const Round& round) { return 1e6 * (round[name] - round[base]) / kChain; };

@@ -23,7 +23,7 @@ constexpr int kLearntBlocks = 8;
 class BudgetedStep {
  public:
   BudgetedStep(Step step, Bytes above, const BudgetOptions& options) : step_(std::move(step)) {
-    budget_.emplace(live_bytes() + above, options);
+    budget_.emplace(live_bytes(options.device) + above, options);
   }
 
   void run() {
@@ -63,10 +63,11 @@ struct GuessAndPlan {
   double recompute() const { return learned->recompute() / online->recompute(); }
 };
 
-GuessAndPlan learnt_pair(const Step& step, Bytes above) {
+GuessAndPlan learnt_pair(c10::Device device, const Step& step, Bytes above) {
+  const BudgetOptions guesses{.device = device, .plan_repeated_steps = false};
   const GuessAndPlan pair{
-      std::make_shared<BudgetedStep>(step, above, BudgetOptions{.plan_repeated_steps = false}),
-      std::make_shared<BudgetedStep>(step, above, BudgetOptions{.plan_repeated_steps = true})};
+      std::make_shared<BudgetedStep>(step, above, guesses),
+      std::make_shared<BudgetedStep>(step, above, BudgetOptions{.device = device})};
   pair.online->run();
   pair.learned->learn();
   return pair;
@@ -83,11 +84,11 @@ void run_pair(const GuessAndPlan& pair) {
 // A budget that learns guesses until its plan is there, and by better seconds: these it measures of
 // replays and packing. What of the saving is that, and not the plan. Both budgets run beside the
 // search for a plan that never comes, on another core.
-double recompute_without_plan(const Step& step, Bytes above) {
-  constexpr Seconds kForever{1e8};
-  const GuessAndPlan pair{
-      std::make_shared<BudgetedStep>(step, above, BudgetOptions{.plan_repeated_steps = false}),
-      std::make_shared<BudgetedStep>(step, above, BudgetOptions{.planning_time = kForever})};
+double recompute_without_plan(c10::Device device, const Step& step, Bytes above) {
+  const BudgetOptions guesses{.device = device, .plan_repeated_steps = false};
+  const BudgetOptions measures{.device = device, .planning_time = Seconds(1e8)};
+  const GuessAndPlan pair{std::make_shared<BudgetedStep>(step, above, guesses),
+                          std::make_shared<BudgetedStep>(step, above, measures)};
   run_pair(pair);
   pair.online->forget();
   pair.learned->forget();
@@ -101,13 +102,13 @@ struct Ratios {
   std::vector<double> of_plans, without_plans;
 };
 
-Ratios recompute_of_more(const Step& step, Bytes above, int count) {
+Ratios recompute_of_more(c10::Device device, const Step& step, Bytes above, int count) {
   Ratios ratios;
   for (int i = 0; i < count; ++i) {
-    const GuessAndPlan pair = learnt_pair(step, above);
+    const GuessAndPlan pair = learnt_pair(device, step, above);
     run_pair(pair);
     ratios.of_plans.push_back(pair.recompute());
-    ratios.without_plans.push_back(recompute_without_plan(step, above));
+    ratios.without_plans.push_back(recompute_without_plan(device, step, above));
   }
   return ratios;
 }
@@ -121,7 +122,8 @@ void learned_budget(Session& session) {
     double most_times;
   };
   constexpr Case kCases[] = {{124, 0.85, 1.05}, {84, 0.75, 1.11}, {54, 0.75, 1.20}};
-  const Step plain = block_step(kLearntBlocks, kLearnt, BlockStrategy::kPlain);
+  const c10::Device on = session.device();
+  const Step plain = block_step(on, kLearntBlocks, kLearnt, BlockStrategy::kPlain);
   plain();
   Race race(session, "learned_budget", nullptr);
   race.add("plain", plain);
@@ -133,8 +135,8 @@ void learned_budget(Session& session) {
   std::vector<Raced> all;
   for (const Case& each : kCases) {
     const Bytes above(static_cast<std::int64_t>(each.megabytes) * 1'000'000);
-    const Bytes limit = live_bytes() + above;
-    const GuessAndPlan pair = learnt_pair(plain, above);
+    const Bytes limit = live_bytes(on) + above;
+    const GuessAndPlan pair = learnt_pair(on, plain, above);
     race.add(fmt::format("{} MB, online", each.megabytes), [pair] { pair.online->run(); });
     race.add(fmt::format("{} MB, learned", each.megabytes), [pair] { pair.learned->run(); });
     all.push_back({each, above, limit, pair});
@@ -147,7 +149,7 @@ void learned_budget(Session& session) {
     };
     race.report(size + ", online", "×plain", times(", online"));
     race.report(size + ", learned", "×plain", times(", learned"), {.at_most = of.most_times});
-    Ratios ratios = recompute_of_more(plain, above, session.quick() ? 0 : 4);
+    Ratios ratios = recompute_of_more(on, plain, above, session.quick() ? 0 : 4);
     ratios.of_plans.push_back(pair.recompute());
     session.report(make_figure("learned_budget", size + ", recompute seconds", "×online",
                                ratios.of_plans, {}, {.at_most = of.most_recompute}));

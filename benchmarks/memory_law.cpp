@@ -48,10 +48,11 @@ double slope_of_logs(const std::vector<Point>& points) {
 // Equal layers, each gelu(x W). Counts how often a layer was run.
 class DeepChain {
  public:
-  explicit DeepChain(int depth) : input_(with_gradient(at::randn({kRows, kWidth}))) {
+  DeepChain(c10::Device device, int depth)
+      : input_(with_gradient(randn_on(device, {kRows, kWidth}))) {
     const double scale = 1 / std::sqrt(static_cast<double>(kWidth));
     for (int i = 0; i < depth; ++i)
-      weights_.push_back(with_gradient(at::randn({kWidth, kWidth}) * scale));
+      weights_.push_back(with_gradient(randn_on(device, {kWidth, kWidth}) * scale));
   }
 
   int depth() const { return static_cast<int>(weights_.size()); }
@@ -142,11 +143,11 @@ void measure(Session& session, int depth, std::map<std::string, Series>& series)
   Race race(session, kMemoryLaw, nullptr);
   for (const Strategy& strategy : kStrategies) {
     if (depth > strategy.deepest) continue;
-    auto chain = std::make_shared<DeepChain>(depth);
+    auto chain = std::make_shared<DeepChain>(session.device(), depth);
     const Step step = [chain, &strategy] { strategy.forward(*chain).sum().backward(); };
     step();
     const std::int64_t before = chain->layers_run();
-    const PeakScope scope;
+    const PeakScope scope(session.device());
     step();
     const double peak = scope.peak_above_start().megabytes();
     const auto again = static_cast<double>(chain->layers_run() - before - depth);

@@ -42,7 +42,9 @@ void report_gpt(Session& session, bool fused, const std::string& name) {
                                        .context = 64,
                                        .dropout = dropout,
                                        .fused_attention = fused});
-  const auto tokens = at::randint(256, {4, 64}), targets = at::randint(256, {4, 64});
+  const c10::Device on = session.device();
+  model->to(on);
+  const auto tokens = at::randint(256, {4, 64}).to(on), targets = at::randint(256, {4, 64}).to(on);
   models::Layers layers;
   for (const models::GptBlock& block : model->blocks()) {
     layers.push_back([block = block.ptr()](const at::Tensor& x) { return block->forward(x); });
@@ -53,7 +55,8 @@ void report_gpt(Session& session, bool fused, const std::string& name) {
                                    targets);
   };
   report_peak(session, fmt::format("GPT, {}, {}", fused ? "fused" : "unfused", name),
-              estimate_step(*model, loss), testing::measured_peak(*model, loss));
+              estimate_step(*model, loss, {.device = on.type()}),
+              testing::measured_peak(*model, loss, on));
 }
 
 void report_network(Session& session, const testing::NetworkKind& kind) {
@@ -76,6 +79,8 @@ void predicted_peak(Session& session) {
       report_gpt(session, fused, strategy);
     }
   }
+  // Their data is on the CPU.
+  if (!session.device().is_cpu()) return;
   for (const auto& kinds : {testing::static_networks(), testing::dynamic_networks()}) {
     for (const testing::NetworkKind& kind : kinds) {
       if (kind.reads_values) continue;

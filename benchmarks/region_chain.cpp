@@ -9,9 +9,10 @@ namespace reprise::bench {
 
 void region_chain(Session& session) {
   Race race(session, "region_chain", session.python());
-  race.add("plain", backward_of(sin_chain));
-  race.add("forward", forward_of(sin_chain));
-  race.add("region", backward_of([](const at::Tensor& x) { return checkpoint(sin_chain, x); }));
+  race.add("plain", backward_of(session.device(), sin_chain));
+  race.add("forward", forward_of(session.device(), sin_chain));
+  race.add("region", backward_of(session.device(),
+                                 [](const at::Tensor& x) { return checkpoint(sin_chain, x); }));
   race.run(Seconds(20));
 
   const Formula over = [](const Round& round) {

@@ -8,24 +8,25 @@
 namespace reprise::bench {
 namespace {
 
-Step region(bool reentrant, bool state) {
+Step region(const Session& session, bool reentrant, bool state) {
   CheckpointOptions options;
   options.reentrant = reentrant;
   options.preserve_rng_state = state;
   options.preserve_ambient_state = state;
-  return backward_of([options](const at::Tensor& x) { return checkpoint(options, sin_of, x); });
+  return backward_of(session.device(),
+                     [options](const at::Tensor& x) { return checkpoint(options, sin_of, x); });
 }
 
 }  // namespace
 
 void region_overhead(Session& session) {
   Race race(session, "region_overhead", session.python());
-  race.add("plain", backward_of(sin_of));
-  race.add("forward", forward_of(sin_of));
-  race.add("non-reentrant", region(/*reentrant=*/false, /*state=*/false));
-  race.add("non-reentrant,state", region(/*reentrant=*/false, /*state=*/true));
-  race.add("reentrant", region(/*reentrant=*/true, /*state=*/false));
-  race.add("reentrant,state", region(/*reentrant=*/true, /*state=*/true));
+  race.add("plain", backward_of(session.device(), sin_of));
+  race.add("forward", forward_of(session.device(), sin_of));
+  race.add("non-reentrant", region(session, /*reentrant=*/false, /*state=*/false));
+  race.add("non-reentrant,state", region(session, /*reentrant=*/false, /*state=*/true));
+  race.add("reentrant", region(session, /*reentrant=*/true, /*state=*/false));
+  race.add("reentrant,state", region(session, /*reentrant=*/true, /*state=*/true));
   race.run(Seconds(20));
 
   const auto report = [&](const char* name, const Bar& bar) {

@@ -14,8 +14,9 @@ void selective_fine(Session& session) {
   constexpr int kBlocks = 32;
   constexpr BlockShape kShape = {.width = 64, .heads = 4, .length = 16, .batch = 1, .dropout = 0.1};
   Race race(session, "selective_fine", session.python());
-  race.add("plain", block_step(kBlocks, kShape, BlockStrategy::kPlain));
-  race.add("matmuls-kept", block_step(kBlocks, kShape, BlockStrategy::kMatmulsKept));
+  race.add("plain", block_step(session.device(), kBlocks, kShape, BlockStrategy::kPlain));
+  race.add("matmuls-kept",
+           block_step(session.device(), kBlocks, kShape, BlockStrategy::kMatmulsKept));
   race.run(Seconds(20));
   race.report("matmuls kept", "×plain", kTimes, {.at_most = 1.5});
 }
@@ -24,8 +25,8 @@ void selective_coarse(Session& session) {
   constexpr int kBlocks = 8;
   constexpr BlockShape kShape = {
       .width = 256, .heads = 4, .length = 128, .batch = 8, .dropout = 0.1};
-  const Step plain = block_step(kBlocks, kShape, BlockStrategy::kPlain);
-  const Step kept = block_step(kBlocks, kShape, BlockStrategy::kMatmulsKept);
+  const Step plain = block_step(session.device(), kBlocks, kShape, BlockStrategy::kPlain);
+  const Step kept = block_step(session.device(), kBlocks, kShape, BlockStrategy::kMatmulsKept);
   report_peak(session, "selective_coarse", "plain", plain, {});
   report_peak(session, "selective_coarse", "matmuls-kept", kept, {.above_peer_at_most = 0});
 

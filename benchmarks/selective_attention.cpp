@@ -27,7 +27,7 @@ struct Case {
 
 class AttentionStep {
  public:
-  explicit AttentionStep(const Case& made) {
+  AttentionStep(const Case& made, c10::Device device) : device_(device) {
     torch::manual_seed(0);
     for (std::int64_t i = 0; i < kAttentionBlocks; ++i) {
       blocks_.emplace_back(models::TransformerOptions{.width = kAttentionWidth,
@@ -35,19 +35,20 @@ class AttentionStep {
                                                       .dropout = made.dropout,
                                                       .causal = made.causal,
                                                       .fused_attention = made.fused});
+      blocks_.back()->to(device);
     }
-    input_ = at::randn({kAttentionBatch, kAttentionTime, kAttentionWidth});
+    input_ = randn_on(device, {kAttentionBatch, kAttentionTime, kAttentionWidth});
   }
 
   // Returns what is live between forward and backward beyond what was before.
   Bytes run(bool recomputes) {
-    const Bytes before = live_bytes();
+    const Bytes before = live_bytes(device_);
     at::Tensor y = input_;
     for (models::TransformerBlock& block : blocks_) {
       y = recomputes ? checkpoint(options_, block, y) : block->forward(y);
     }
     const at::Tensor loss = y.sum();
-    const Bytes kept = live_bytes() - before;
+    const Bytes kept = live_bytes(device_) - before;
     loss.backward();
     for (models::TransformerBlock& block : blocks_) {
       for (at::Tensor& parameter : block->parameters()) parameter.mutable_grad().reset();
@@ -56,6 +57,7 @@ class AttentionStep {
   }
 
  private:
+  const c10::Device device_;
   const CheckpointOptions options_{.context = selective(recompute_attention())};
   std::vector<models::TransformerBlock> blocks_;
   at::Tensor input_;
@@ -81,7 +83,7 @@ void report_bytes(Session& session, const std::string& name, double value, const
 }
 
 void measure(Session& session, const Case& made) {
-  const auto step = std::make_shared<AttentionStep>(made);
+  const auto step = std::make_shared<AttentionStep>(made, session.device());
   const double plain = step->run(/*recomputes=*/false).megabytes();
   const double kept = step->run(/*recomputes=*/true).megabytes();
   report_bytes(session, made.name + ", plain keeps", plain, "MB", {});

@@ -2,7 +2,6 @@
 // segment costs is all that is seen.
 #include <reprise/sequential.h>
 
-#include <functional>
 #include <vector>
 
 #include "benches.h"
@@ -11,9 +10,9 @@
 namespace reprise::bench {
 namespace {
 
-std::function<void()> step_in(std::int64_t segments) {
+Step step_in(const Session& session, std::int64_t segments) {
   const std::vector<TensorFunction> functions(kChain, sin_of);
-  return backward_of([functions, segments](const at::Tensor& x) {
+  return backward_of(session.device(), [functions, segments](const at::Tensor& x) {
     return checkpoint_sequential(functions, segments, x);
   });
 }
@@ -22,8 +21,8 @@ std::function<void()> step_in(std::int64_t segments) {
 void report_coarse(Session& session) {
   constexpr std::int64_t kSegments = 10;
   Race race(session, "sequential_fine", nullptr);
-  race.add("plain", backward_of(sin_chain));
-  race.add("segments", step_in(kSegments));
+  race.add("plain", backward_of(session.device(), sin_chain));
+  race.add("segments", step_in(session, kSegments));
   race.run(Seconds(10));
   race.report("10 segments", "×plain",
               [](const Round& round) { return round["segments"] / round["plain"]; });
@@ -33,8 +32,8 @@ void report_coarse(Session& session) {
 
 void sequential_fine(Session& session) {
   Race race(session, "sequential_fine", session.python());
-  race.add("plain", backward_of(sin_chain));
-  race.add("segments", step_in(kChain));
+  race.add("plain", backward_of(session.device(), sin_chain));
+  race.add("segments", step_in(session, kChain));
   race.run(Seconds(20));
 
   const Formula times = [](const Round& round) { return round["segments"] / round["plain"]; };

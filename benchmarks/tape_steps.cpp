@@ -12,19 +12,20 @@
 
 namespace reprise::bench {
 
-Step under_budget(Step step, Bytes above) {
+Step under_budget(c10::Device device, Step step, Bytes above) {
   const auto budget = std::make_shared<std::optional<MemoryBudget>>();
-  return [step = std::move(step), above, budget] {
-    if (!*budget) budget->emplace(live_bytes() + above);
+  return [step = std::move(step), above, budget, device] {
+    if (!*budget) budget->emplace(live_bytes(device) + above, BudgetOptions{.device = device});
     auto managed = (*budget)->step();
     step();
     managed.finish();
   };
 }
 
-NamedSteps tape_steps() {
-  const Step chain = backward_of(sin_chain);
-  return {{"plain", chain}, {"seen", seen(chain)}, {"recorded", under_budget(chain, GiB(64))}};
+NamedSteps tape_steps(c10::Device device) {
+  const Step chain = backward_of(device, sin_chain);
+  return {
+      {"plain", chain}, {"seen", seen(chain)}, {"recorded", under_budget(device, chain, GiB(64))}};
 }
 
 // Forward: sin; backward: cos and mul.

@@ -21,12 +21,12 @@ constexpr const char* kStock = "stock";
 
 const at::Tensor& itself(const at::Tensor& tensor) { return tensor; }
 
-NamedSteps chain_step() { return {{kStep, forward_of(sin_chain)}}; }
+NamedSteps chain_step(c10::Device device) { return {{kStep, forward_of(device, sin_chain)}}; }
 
 struct Side {
   std::string_view name;
   void (*put_in_place)();
-  NamedSteps (*steps)() = chain_step;
+  NamedSteps (*steps)(c10::Device) = chain_step;
 };
 
 constexpr Side kSides[] = {
@@ -36,8 +36,8 @@ constexpr Side kSides[] = {
     {"tape", [] {}, tape_steps},
 };
 
-PeerProcess fresh_process(const std::string& side) {
-  return PeerProcess({"/proc/self/exe", "--serve-side", side});
+PeerProcess fresh_process(const std::string& side, c10::Device device) {
+  return PeerProcess({"/proc/self/exe", "--serve-side", side, "--device", device.str()});
 }
 
 // Microseconds an operator takes in one fresh process of each side.
@@ -46,9 +46,9 @@ struct Pair {
   double other;
 };
 
-Pair time_pair(const std::string& side, Seconds limit) {
-  PeerProcess stock = fresh_process(kStock);
-  PeerProcess other = fresh_process(side);
+Pair time_pair(const std::string& side, c10::Device device, Seconds limit) {
+  PeerProcess stock = fresh_process(kStock, device);
+  PeerProcess other = fresh_process(side, device);
   std::vector<double> stock_times;
   std::vector<double> other_times;
   const auto time = [](PeerProcess& process) { return 1e6 * process.time(kStep, 25) / kChain; };
@@ -62,9 +62,10 @@ Pair time_pair(const std::string& side, Seconds limit) {
 }
 
 // The medians over the rounds of one fresh process.
-std::vector<double> in_one_process(const std::string& side, std::vector<std::string> steps,
+std::vector<double> in_one_process(const std::string& side, c10::Device device,
+                                   std::vector<std::string> steps,
                                    const std::vector<Wanted>& wanted, Seconds limit) {
-  PeerProcess process = fresh_process(side);
+  PeerProcess process = fresh_process(side, device);
   std::vector<std::vector<double>> of_rounds(wanted.size());
   std::minstd_rand order(1);
   for (const Stopwatch watch; of_rounds.front().size() < 5 || watch.elapsed() < limit;) {
@@ -89,7 +90,7 @@ void compare_with_stock(Session& session, const std::string& side, const std::st
   std::vector<double> stock;
   const int pairs = session.quick() ? 2 : 15;
   for (int i = 0; i < pairs; ++i) {
-    const Pair pair = time_pair(side, Seconds(session.quick() ? 0.1 : 1));
+    const Pair pair = time_pair(side, session.device(), Seconds(session.quick() ? 0.1 : 1));
     ours.push_back(pair.other);
     stock.push_back(pair.stock);
   }
@@ -104,7 +105,7 @@ void over_processes(Session& session, const std::string& side, const std::string
   const int processes = session.quick() ? 2 : 25;
   for (int i = 0; i < processes; ++i) {
     const std::vector<double> medians =
-        in_one_process(side, steps, wanted, Seconds(session.quick() ? 0.1 : 1));
+        in_one_process(side, session.device(), steps, wanted, Seconds(session.quick() ? 0.1 : 1));
     for (std::size_t k = 0; k < wanted.size(); ++k) of_processes[k].push_back(medians[k]);
   }
   for (std::size_t k = 0; k < wanted.size(); ++k) {
@@ -113,18 +114,18 @@ void over_processes(Session& session, const std::string& side, const std::string
   }
 }
 
-void serve_side(const std::string& side) {
+void serve_side(const std::string& side, c10::Device device) {
   const auto* found = std::find_if(std::begin(kSides), std::end(kSides),
                                    [&](const Side& candidate) { return candidate.name == side; });
   if (found == std::end(kSides)) throw std::invalid_argument("no such side: " + side);
   found->put_in_place();
-  const NamedSteps steps = found->steps();
+  const NamedSteps steps = found->steps(device);
   serve(
       side, [&](const std::string& name) { return steps.contains(name); },
       [&](const std::string& name, int calls) {
         const auto step = steps.find(name);
         if (step == steps.end()) throw std::invalid_argument("no such step: " + name);
-        return time_calls(step->second, calls);
+        return time_calls(step->second, calls, device);
       });
 }
 

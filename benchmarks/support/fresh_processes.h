@@ -34,6 +34,6 @@ void over_processes(Session& session, const std::string& side, const std::string
 
 // The other end, in the fresh process. `side`: "stock", or what is put in place: "hooks" or
 // "interceptor"; or "tape", with the steps of tape_steps.h.
-void serve_side(const std::string& side);
+void serve_side(const std::string& side, c10::Device device);
 
 }  // namespace reprise::bench

@@ -26,7 +26,7 @@ class PeerProcess {
   const std::string& greeting() const { return greeting_; }
 
   bool has(std::string_view name);
-  // Processor seconds a call, over `calls` calls.
+  // Seconds a call as time_on() takes them, over `calls` calls.
   double time(std::string_view name, int calls);
   // The most bytes alive in one step above those before it.
   double peak(std::string_view name);

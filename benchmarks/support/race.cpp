@@ -2,9 +2,7 @@
 #include "benchmarks/support/race.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
-#include <ctime>
 #include <random>
 #include <stdexcept>
 #include <utility>
@@ -19,28 +17,22 @@ constexpr int kFewestRoundsQuick = 2;
 // Of the time that was asked for, where a run shall be quick.
 constexpr double kQuickShare = 0.1;
 
-// For one busy thread this is the time that passes on an idle machine; on a shared one it does not
-// count what the neighbours take, which would fall on long steps and spare short batches.
-Seconds processor_time() {
-  timespec now{};
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
-  return std::chrono::seconds(now.tv_sec) + std::chrono::nanoseconds(now.tv_nsec);
-}
-
 }  // namespace
 
-double time_calls(const Step& step, int calls) {
+double time_calls(const Step& step, int calls, c10::Device device) {
   if (calls > 1) step();
-  const Seconds start = processor_time();
+  const Seconds start = time_on(device);
   for (int i = 0; i < calls; ++i) step();
-  return (processor_time() - start).count() / calls;
+  return (time_on(device) - start).count() / calls;
 }
 
 Race::Race(Session& session, std::string bench, PeerProcess* peer)
     : session_(session), bench_(std::move(bench)), peer_(peer) {}
 
 void Race::add(std::string name, Step step) {
-  auto ours = [step = std::move(step)](int calls) { return time_calls(step, calls); };
+  auto ours = [step = std::move(step), on = session_.device()](int calls) {
+    return time_calls(step, calls, on);
+  };
   runners_.push_back({.name = name, .time = std::move(ours), .is_peer = false});
   const std::string peers_name = bench_ + "/" + name;
   if (peer_ == nullptr || !peer_->has(peers_name)) return;
@@ -49,7 +41,9 @@ void Race::add(std::string name, Step step) {
 }
 
 void Race::add_peer(std::string name, Step step) {
-  auto theirs = [step = std::move(step)](int calls) { return time_calls(step, calls); };
+  auto theirs = [step = std::move(step), on = session_.device()](int calls) {
+    return time_calls(step, calls, on);
+  };
   runners_.push_back({.name = std::move(name), .time = std::move(theirs), .is_peer = true});
 }
 

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "benchmarks/support/device.h"
 #include "benchmarks/support/session.h"
 #include "core/clock.h"
 
@@ -21,7 +22,7 @@ namespace reprise::bench {
 using Step = std::function<void()>;
 using NamedSteps = std::map<std::string, Step>;
 
-// Processor seconds a call of each step, in one round and one language.
+// Seconds a call of each step, in one round and one language.
 class Round {
  public:
   Round() = default;
@@ -36,8 +37,8 @@ class Round {
 
 using Formula = std::function<double(const Round&)>;
 
-// Processor seconds a call, over `calls` calls after one that is not timed (if there are several).
-double time_calls(const Step& step, int calls);
+// Seconds a call by time_on(), over `calls` calls after one that is not timed (if there are several).
+double time_calls(const Step& step, int calls, c10::Device device = c10::kCPU);
 
 class Race {
  public:

@@ -27,9 +27,9 @@ PeerProcess* Session::python_with_meter() { return start(python_with_meter_, /*m
 
 PeerProcess* Session::start(std::optional<std::unique_ptr<PeerProcess>>& peer, bool meter) {
   if (peer) return peer->get();
-  std::vector<std::string> command = {python_program(),
-                                      REPRISE_SOURCE_DIR "/benchmarks/peers/peer.py"};
-  if (meter) command.insert(command.end(), {"--meter", REPRISE_BENCH_METER});
+  std::vector<std::string> command = {
+      python_program(), REPRISE_SOURCE_DIR "/benchmarks/peers/peer.py", "--device", device_.str()};
+  if (meter && device_.is_cpu()) command.insert(command.end(), {"--meter", REPRISE_BENCH_METER});
   try {
     peer = std::make_unique<PeerProcess>(command);
     // Another version would be compared with ours, and its process could not load our meter.

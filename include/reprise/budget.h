@@ -40,6 +40,8 @@
 // the device itself is full (c10::OutOfMemoryError), values are dropped, and an operator that has
 // not changed its arguments runs again; if nothing can be dropped, the error passes on. No step
 // waits for the device, but with verify, an observer (once, at its end) or a store.
+// While a graph records the thread's stream (CUDA graphs), step(), every operator in a step, and
+// finish() throw UsageError: a step decides while it runs what to drop, which a graph cannot repeat.
 // Accelerators were tried on a simulated device alone (tests/fake_device).
 //
 // A program must not do two things inside a step:
@@ -243,6 +245,7 @@ class MemoryBudget {
     explicit Step(std::unique_ptr<tape::Session> session);
     std::unique_ptr<tape::Session> session_;
   };
+  // Throws UsageError while a graph records the accelerator's current stream.
   Step step();
 
   // The plan that was followed or made last; none if no step repeated or nothing was ever dropped.

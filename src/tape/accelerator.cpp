@@ -1,6 +1,7 @@
 #include "tape/accelerator.h"
 
 #include <c10/util/Exception.h>
+#include <reprise/error.h>
 #include <reprise/random_state.h>
 
 #include <algorithm>
@@ -72,6 +73,16 @@ bool can_be_made_again(const OperatorCall& call, const OperatorFacts& facts) {
 thread_local const CallOnDevice* CallOnDevice::running = nullptr;
 std::int64_t CallOnDevice::under_way = 0;
 std::int64_t CallOnDevice::begun = 0;
+
+void Accelerator::refuse_graph(const std::string& what) const {
+  if (!device.is_recorded_by_graph()) return;
+  throw UsageError(
+      "MemoryBudget: " + what + " was called while a graph records the stream (device " +
+      device.device().str() +
+      ", CUDA graphs). A step decides while it runs what to drop and to restore, and a "
+      "graph cannot repeat that. Record graphs outside of steps, or run the step "
+      "without a graph");
+}
 
 void Accelerator::begin_step(bool is_noted) {
   const std::int64_t step = steps_++;

@@ -18,6 +18,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "libtorch/memory/accelerator_device.h"
@@ -60,6 +61,8 @@ class Accelerator {
   // Null where the budget has no observer.
   std::shared_ptr<LateObserver> late;
 
+  // Throws UsageError, with the name of what was called, while a graph records the current stream.
+  void refuse_graph(const std::string& what) const;
   // Before the first operator of a step.
   void begin_step(bool is_noted);
 
@@ -93,6 +96,9 @@ class DeviceSide {
   Accelerator& of_budget;
   const libtorch::AcceleratorDevice& device() const { return of_budget.device; }
 
+  void refuse_graph(const libtorch::OperatorCall& call) const {
+    of_budget.refuse_graph(call.schema().name());
+  }
   // An operator or a holder reads the value, on the current stream.
   void used(Value& value);
   // A replay has made it there.

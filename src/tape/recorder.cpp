@@ -372,6 +372,7 @@ void Recorder::intercept(OperatorCall& call) {
   Lock lock(libtorch::limit_mutex());
   // The step has ended, and something that it started goes on.
   if (tape_.is_closed()) return;
+  if (tape_.device_side() != nullptr) tape_.device_side()->refuse_graph(call);
   BegunCall begun(tape_);
   begun.found = forms_.find(call, tape_.device().type());
   if (is_little(call, facts, begun.found)) return pass_by(call, *begun.found.form, begun, lock);

@@ -240,6 +240,7 @@ Session::Session(std::shared_ptr<Budget> budget)
     : budget_(std::move(budget)),
       peak_(std::make_unique<PeakScope>(budget_->device())),
       other_threads_(libtorch::bytes_of_other_threads()) {
+  if (budget_->accelerator) budget_->accelerator->refuse_graph("step()");
   // They would count as long as the step runs, and nothing in it could drop them.
   libtorch::ensure_engine_front();
   libtorch::free_leftovers_of_backward();
@@ -295,6 +296,7 @@ void Session::finish() {
         "MemoryBudget: finish() was called on a step while an inner step is still open on this "
         "thread. The steps of a thread end in reverse order; end the inner step first");
   }
+  if (budget_->accelerator) budget_->accelerator->refuse_graph("finish()");
   note_end();
   // If it cannot be ended, it is no step to learn from.
   is_whole_ = false;

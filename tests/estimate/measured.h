@@ -15,14 +15,15 @@ namespace reprise::testing {
 
 // The most bytes above those before it, of forward and backward without gradients to begin with.
 // Run three times before, for malloc hands out whole pages until it has learnt the sizes.
-inline Bytes measured_peak(torch::nn::Module& module, const std::function<at::Tensor()>& loss) {
+inline Bytes measured_peak(torch::nn::Module& module, const std::function<at::Tensor()>& loss,
+                           c10::Device device = c10::kCPU) {
   constexpr int kUncounted = 3;
   for (int i = 0; i < kUncounted; ++i) {
     module.zero_grad();
     loss().backward();
   }
   module.zero_grad();
-  const PeakScope scope;
+  const PeakScope scope(device);
   loss().backward();
   const Bytes peak = scope.peak_above_start();
   module.zero_grad();

@@ -10,6 +10,8 @@
 #include <cstring>
 #include <vector>
 
+#include "tests/fake_device/fake_streams.h"
+
 namespace reprise::testing_support {
 
 namespace {
@@ -63,6 +65,11 @@ at::Tensor tensor_on(c10::Device device) {
 
 FakeGenerator::FakeGenerator(c10::Device device)
     : c10::GeneratorImpl(device, c10::DispatchKeySet(c10::DispatchKey::PrivateUse1)) {}
+
+std::uint64_t FakeGenerator::get_offset() const {
+  TORCH_CHECK(FakeStreams::recorded != current_fake_stream(device().index()), "a graph records");
+  return drawn;
+}
 
 void FakeGenerator::set_state(const c10::TensorImpl& state) {
   std::memcpy(&drawn, state.data(), sizeof drawn);

@@ -40,7 +40,8 @@ struct FakeGenerator final : c10::GeneratorImpl {
   std::uint64_t current_seed() const override { return drawn; }
   std::uint64_t seed() override { return drawn; }
   void set_offset(std::uint64_t offset) override { drawn = offset; }
-  std::uint64_t get_offset() const override { return drawn; }
+  // Throws while a graph records the current stream, as CUDA's generators do.
+  std::uint64_t get_offset() const override;
   void set_state(const c10::TensorImpl& state) override;
   c10::intrusive_ptr<c10::TensorImpl> get_state() const override;
 

@@ -7,12 +7,14 @@
 #include <array>
 #include <utility>
 
+#include "libtorch/base/versions.h"
 #include "tests/fake_device/fake_device.h"
 
 namespace reprise::testing_support {
 
 bool FakeStreams::has_events = true;
 bool FakeStreams::is_late = false;
+std::optional<c10::Stream> FakeStreams::recorded;
 double FakeStreams::slowness = 1;
 
 std::recursive_mutex& FakeStreams::mutex() {
@@ -178,6 +180,11 @@ class FakeGuard final : public c10::impl::DeviceGuardImplInterface {
   void synchronizeDevice(c10::DeviceIndex device) const override {
     FakeStreams::of(device).synchronize();
   }
+#if REPRISE_TORCH_AT_LEAST(2, 12)
+  bool isStreamCapturing(const c10::Stream& stream) const override {
+    return FakeStreams::recorded == stream;
+  }
+#endif
   void recordDataPtrOnStream(const c10::DataPtr& memory, const c10::Stream& stream) const override {
     c10::getDeviceAllocator(c10::kPrivateUse1)->recordStream(memory, stream);
   }

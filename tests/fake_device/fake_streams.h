@@ -10,11 +10,13 @@
 
 #include <c10/core/Device.h>
 #include <c10/core/Stream.h>
+#include <c10/core/StreamGuard.h>
 
 #include <atomic>
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -59,6 +61,8 @@ class FakeStreams {
   // With events that are recorded, or not.
   static bool has_events;
   static bool is_late;
+  // A graph records it.
+  static std::optional<c10::Stream> recorded;
   // Kernels take so many times as long.
   static double slowness;
 
@@ -100,6 +104,18 @@ class WorkIsLate {
   ~WorkIsLate() { FakeStreams::is_late = false; }
   WorkIsLate(const WorkIsLate&) = delete;
   WorkIsLate& operator=(const WorkIsLate&) = delete;
+};
+
+// While it lives, the stream is current and a graph records it.
+class GraphRecords {
+ public:
+  explicit GraphRecords(c10::Stream stream) : current_(stream) { FakeStreams::recorded = stream; }
+  ~GraphRecords() { FakeStreams::recorded.reset(); }
+  GraphRecords(const GraphRecords&) = delete;
+  GraphRecords& operator=(const GraphRecords&) = delete;
+
+ private:
+  c10::StreamGuard current_;
 };
 
 // Streams of the calling thread.

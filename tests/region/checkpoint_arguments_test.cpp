@@ -224,7 +224,7 @@ TEST_P(CheckpointArguments, FunctionsAndArgumentsMayBeMoveOnlyAndMutable) {
       options_,
       [factor = std::move(in_closure), calls = 0](const at::Tensor& t,
                                                   const std::unique_ptr<double>& other) mutable {
-        ++calls;
+        EXPECT_GE(++calls, 1);
         return (t * *factor).exp() * *other;
       },
       x_, std::make_unique<double>(3.0));

@@ -121,7 +121,7 @@ TEST(Selective, AKeptResultThatWasChangedInPlaceIsAnError) {
 TEST(Selective, AnOperatorWithSeveralResultsIsKeptWhole) {
   const at::Tensor x = leaf({4, 5});
   const auto f = [](const at::Tensor& t) {
-    const auto [variance, mean] = at::var_mean(t.sin(), {1});
+    const auto [variance, mean] = at::var_mean(t.sin(), at::IntArrayRef({1}));
     return variance.exp() * mean;
   };
   const auto plain = gradients_of([&] { return f(x); }, {x});

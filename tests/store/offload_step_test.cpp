@@ -194,6 +194,7 @@ TEST_P(OffloadStep, AFaultAnywhereFailsOneStepAndTheNextOneWorks) {
     (x * 2).sin().exp().tanh().sum().backward();
     EXPECT_TRUE(same_bits(gradient, x.grad())) << n;
   }
+  EXPECT_GT(tellings, 0);
 }
 
 TEST(OffloadMemory, ThePeakOfAStepFallsToAFewTensors) {

@@ -1,6 +1,7 @@
 """The steps of `scripts/gpu run` go on where a call has ended, its searches find the largest batch, its page shows what the
 steps gave, and torch's side of the models trains the same network under every strategy."""
 
+import argparse
 import json
 import pathlib
 import subprocess
@@ -8,11 +9,13 @@ import sys
 import tempfile
 import time
 import unittest
+from unittest import mock
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools/gpu"))
 import models  # noqa: E402
 import report  # noqa: E402
+import run as gpu_run  # noqa: E402
 import steps as steps_module  # noqa: E402
 from steps import OutOfTime, Steps  # noqa: E402
 
@@ -104,12 +107,32 @@ class Searches(InFolder):
         self.assertEqual(cases.steps.done["largest: reprise budget"]["result"]["batch"], 37)
 
 
+class Bench(InFolder):
+    def test_each_benchmark_with_a_device_is_a_step_and_the_accelerators_is_measured_under_both_allocators(self):
+        program = self.folder / "bin/reprise_bench"
+        program.parent.mkdir()
+        # Lists two benchmarks, and misses a bar.
+        program.write_text("""#!/bin/sh
+if [ "$1" = --list ]; then printf 'hooks       what\\naccelerator what\\n'; exit 0; fi
+echo "{\\"case\\": \\"$*$PYTORCH_CUDA_ALLOC_CONF\\"}"; exit 1
+""")
+        program.chmod(0o755)
+        steps = self.steps()
+        with mock.patch.object(gpu_run, "BUILD", self.folder):
+            gpu_run.bench(steps, argparse.Namespace(quick=True))
+        self.assertEqual({name: [each["case"] for each in step["result"]] for name, step in steps.done.items()}, {
+            "accelerator": ["accelerator --device cuda:0 --json --quick"],
+            "accelerator with expandable segments": ["accelerator --device cuda:0 --json --quickexpandable_segments:True"],
+            "hooks": ["hooks --device cuda:0 --json --quick"]})
+
+
 class Page(unittest.TestCase):
     def test_tests_figures_models_and_failures_are_shown(self):
         ended = {"state": "done", "seconds": 1.5, "date": "2026-11-25", "command": "x"}
         parts = {
             "tests": {"device": {**ended, "result": {"passed": 7, "failures": ["device: A.B"], "skipped": {"no reason": 2}}}},
-            "bench": {"accelerator": {**ended, "result": [{"case": "plain", "ours": 0.25, "unit": "s", "runs": 9, "spread": 0.1}]}},
+            "bench": {"accelerator": {**ended, "result": [
+                {"case": "plain", "ours": 0.25, "peer": 0.5, "unit": "s", "ratio": 0.5, "runs": 9, "spread": 0.1}]}},
             "models": {"reprise plain": {**ended, "result": {
                 "batch": 8, "tokens_per_s": 100000.0, "ms": 80.0, "first_ms": 200.0, "peak_bytes": 12_000_000_000,
                 "last_peak_bytes": 11_000_000_000, "card_mib": 15000}},
@@ -119,7 +142,7 @@ class Page(unittest.TestCase):
                  "compiler": "c", "nvcc": "13", "python": "3.12", "torch": {"version": "2.11.0+cu130", "cuda": "13.0"}}
         text = report.page({"date": "2026-11-25", "commit": "abc", "machine": facts, "parts": parts})
         for part in ("NVIDIA H100", "2.11.0+cu130, CUDA 13.0", "device: 7 passed, 1 failed, 2 skipped.", "FAILED device: A.B",
-                     "skipped 2: no reason", "| plain | 0.25 | s | 9 | 0.1 |", "| reprise plain | 8 | 100,000 | 80 | 200 | 12 | 11 |",
+                     "skipped 2: no reason", "| plain | 0.25 | 0.5 | s | 0.5 | 9 | 0.1 |", "| reprise plain | 8 | 100,000 | 80 | 200 | 12 | 11 |",
                      "| torch plain | failed, exit code 1 |", "| reprise plain | 44 | 39 | 40 |"):
             self.assertIn(part, text)
 

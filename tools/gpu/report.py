@@ -64,9 +64,9 @@ def of_bench(part):
     for name, record in part.items():
         if not isinstance(record.get("result"), list):
             continue
-        rows = [(each["case"], each["ours"], each["unit"], each["runs"], each["spread"], each.get("bar"), each.get("ok"))
-                for each in record["result"]]
-        text += f"\n`reprise_bench`, {name}:\n\n" + table(("case", "figure", "unit", "runs", "spread", "bar", "ok"), rows)
+        columns = ("case", "ours", "peer", "unit", "ratio", "runs", "spread", "bar", "ok")
+        rows = [[each.get(column) for column in columns] for each in record["result"]]
+        text += f"\n`reprise_bench`, {name}:\n\n" + table(columns, rows)
     return text
 
 

@@ -5,6 +5,7 @@ import argparse
 import json
 import os
 import pathlib
+import subprocess
 import sys
 import time
 
@@ -18,6 +19,7 @@ from tally import Counts, tally  # noqa: E402
 
 BUILD = ROOT / "build/release"
 STATE = ROOT / "build/gpu"
+DEVICE = "cuda:0"
 PARTS = ("build", "tests", "bench", "models")
 # The benchmark runs under both, for fragmentation differs.
 ALLOCATORS = {"": {}, " with expandable segments": {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}}
@@ -88,15 +90,30 @@ def figures(text):
 
 
 def bench(steps, options):
+    program = BUILD / "bin/reprise_bench"
     quick = ["--quick"] if options.quick else []
-    for name, environment in ALLOCATORS.items():
+
+    def measure(step, name, environment=None):
         # 1: a figure misses its bar, which the figure itself says.
-        steps.run(f"accelerator{name}", [BUILD / "bin/reprise_bench", "accelerator", "--json", *quick], read=figures,
-                  states={1: "done"}, environment=environment)
+        steps.run(step, [program, name, "--device", DEVICE, "--json", *quick], read=figures, states={1: "done"},
+                  environment=environment)
+
+    for name, environment in ALLOCATORS.items():
+        measure(f"accelerator{name}", "accelerator", environment)
+    for name in benches_with_device(program):
+        if name != "accelerator":
+            measure(name, name)
+
+
+def benches_with_device(program):
+    listed = subprocess.run([program, "--list", "--device", DEVICE], capture_output=True, text=True, check=False)
+    if listed.returncode != 0:
+        raise machine.NotHere(listed.stderr.strip().removeprefix("reprise_bench: "))
+    return [line.split()[0] for line in listed.stdout.splitlines()]
 
 
 def run_models(steps, options):
-    models.run(steps, models.Machine(program=BUILD / "bin/reprise", python=sys.executable, device="cuda:0", data=ROOT / "docs"),
+    models.run(steps, models.Machine(program=BUILD / "bin/reprise", python=sys.executable, device=DEVICE, data=ROOT / "docs"),
                models.QUICK if options.quick else models.MEDIUM)
 
 

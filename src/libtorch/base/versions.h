@@ -2,13 +2,16 @@
 // other file of src/ asks for the version.
 #pragma once
 
+#include <ATen/Context.h>
 #include <c10/core/StorageImpl.h>
+#include <c10/core/Stream.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 #include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/headeronly/version.h>
 
 #include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -78,6 +81,24 @@ struct ReadsOfStorage {
 template struct ReadsOfStorage<&c10::StorageImpl::throw_on_immutable_data_ptr_,
                                &c10::StorageImpl::refresh_has_data_ptr_check>;
 void allow_reads(c10::StorageImpl& storage);
+#endif
+
+#if REPRISE_TORCH_AT_LEAST(2, 12)
+// Whether a graph records the work of the stream. Throws c10::Error for a device that cannot tell.
+inline bool is_recorded_by_graph(const c10::Stream& stream) { return stream.is_capturing(); }
+#else
+// A stream of 2.11 cannot tell. The default generator of a CUDA device does for the current stream: it refuses to give
+// its offset while a graph records.
+inline bool is_recorded_by_graph(const c10::Stream& stream) {
+  at::Generator generator = at::globalContext().defaultGenerator(stream.device());
+  const std::lock_guard<std::mutex> lock(generator.mutex());
+  try {
+    generator.get_offset();
+  } catch (const c10::Error&) {
+    return true;
+  }
+  return false;
+}
 #endif
 
 }  // namespace reprise::libtorch

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "libtorch/base/backends_only.h"
+#include "libtorch/base/versions.h"
 
 namespace reprise::libtorch {
 namespace {
@@ -43,6 +44,16 @@ c10::DeviceAllocator* allocator_of(c10::Device device) {
   return allocator;
 }
 
+// CUDA's streams always tell, and its default stream must not be asked while another is recorded.
+bool tells_of_graphs(c10::Stream default_stream) {
+  if (default_stream.device_type() == c10::kCUDA) return true;
+  try {
+    return !libtorch::is_recorded_by_graph(default_stream);
+  } catch (const c10::Error&) {
+    return false;
+  }
+}
+
 }  // namespace
 
 at::Tensor flat_tensor(c10::DataPtr memory, std::int64_t bytes, c10::Device device) {
@@ -59,7 +70,11 @@ at::Tensor flat_tensor(c10::DataPtr memory, std::int64_t bytes, c10::Device devi
 AcceleratorDevice::AcceleratorDevice(c10::Device device)
     : device_(resolved(device)),
       allocator_(allocator_of(device_)),
-      deleter_(allocator_->raw_deleter()) {}
+      deleter_(allocator_->raw_deleter()) {
+  const auto stream = c10::impl::VirtualGuardImpl(device_.type()).getDefaultStream(device_);
+  default_stream_ = stream.id();
+  has_graphs_ = tells_of_graphs(stream);
+}
 
 std::int64_t AcceleratorDevice::live() const {
   return allocator_->getDeviceStats(device_.index()).allocated_bytes[kAggregate].current;
@@ -80,6 +95,11 @@ void AcceleratorDevice::empty_cache() const { allocator_->emptyCache(); }
 
 c10::Stream AcceleratorDevice::current_stream() const {
   return c10::impl::VirtualGuardImpl(device_.type()).getStream(device_);
+}
+
+bool AcceleratorDevice::is_recorded_by_graph() const {
+  const c10::Stream now = current_stream();
+  return has_graphs_ && now.id() != default_stream_ && libtorch::is_recorded_by_graph(now);
 }
 
 void AcceleratorDevice::lend(const c10::DataPtr& memory, c10::Stream stream) const {

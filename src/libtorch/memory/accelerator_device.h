@@ -37,6 +37,9 @@ class AcceleratorDevice {
 
   // The one that this thread's operators go to.
   c10::Stream current_stream() const;
+  // Whether that stream's work is recorded into a graph (CUDA graphs), and does not run now. Asks
+  // the stream only if it is not the default one, which no graph can record.
+  bool is_recorded_by_graph() const;
   // What `memory` lies on is not used for anything else before `stream` has done what it has been
   // given when the memory is freed. Nothing to do for the stream that it was allocated for.
   void lend(const c10::DataPtr& memory, c10::Stream stream) const;
@@ -63,6 +66,8 @@ class AcceleratorDevice {
   c10::Device device_;
   c10::DeviceAllocator* allocator_;
   c10::DeleterFnPtr deleter_;
+  c10::StreamId default_stream_;
+  bool has_graphs_;
 };
 
 }  // namespace reprise::libtorch

@@ -165,7 +165,7 @@ TEST(OperatorInterceptor, AnswersSeveralResultsAndLists) {
     OperatorInterceptorScope scope(intercept_by([&](OperatorCall& call) {
       call.answer({variance, mean});
     }));
-    pair = at::var_mean(x, {1});
+    pair = at::var_mean(x, at::IntArrayRef({1}));
   }
   EXPECT_TRUE(same_bits(std::get<0>(pair), variance));
   EXPECT_TRUE(same_bits(std::get<1>(pair), mean));
