@@ -27,7 +27,7 @@ std::vector<Bench> benches_on(c10::Device device) {
 
 void list(c10::Device device) {
   for (const Bench& bench : benches_on(device)) {
-    std::cout << bench.name << std::string(20 - bench.name.size(), ' ') << bench.summary << "\n";
+    std::cout << bench.name << std::string(22 - bench.name.size(), ' ') << bench.summary << "\n";
   }
 }
 

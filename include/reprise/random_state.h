@@ -49,7 +49,7 @@ class RandomState {
 // CPU, meta and undefined tensors have none.
 std::vector<c10::Device> accelerator_devices(std::span<const at::Tensor> tensors);
 
-// The default generators' states for the devices of `tensors`, as torch.utils.checkpoint (2.13)
+// The default generators' states for the devices of `tensors`, as torch.utils.checkpoint (2.15)
 // has them in get_device_states: one state tensor (uint8, on the CPU) a device.
 struct DeviceStates {
   std::vector<c10::Device> devices;

@@ -42,7 +42,7 @@ bool can_require_grad(const at::Tensor& tensor) {
   return tensor.is_floating_point() || tensor.is_complex();
 }
 
-// What blocks of malloc differ by at most from one run to the next: a rest that is too small for a
+// Blocks of malloc differ by at most this from one run to the next: a rest that is too small for a
 // chunk of its own stays with the block. An accelerator's allocator rounds alike every time.
 Bytes spread_of_blocks(std::int64_t blocks, c10::Device device) {
   constexpr std::int64_t kSmallestChunk = 32;
