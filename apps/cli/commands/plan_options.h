@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "apps/cli/commands/pipeline_choice.h"
+#include "apps/cli/training/pipeline_choice.h"
 #include "apps/cli/training/asked_budget.h"
 #include "apps/cli/training/run_options.h"
 

@@ -46,19 +46,10 @@ at::Tensor Network::run_backward(const Batch& batch, const models::Strategy& str
 }
 
 std::vector<TensorFunction> Network::chain(const at::Tensor& targets) {
-  std::vector<TensorFunction> functions;
-  for (const models::Layer& layer : layers_) {
-    functions.push_back([layer, device = device_, dtype = options_.dtype](const at::Tensor& x) {
-      const Autocast autocast(device, dtype);
-      return layer(x);
-    });
-  }
-  functions.push_back([model = model_, targets, device = device_,
-                       dtype = options_.dtype](const at::Tensor& x) mutable {
-    const Autocast autocast(device, dtype);
-    return models::next_token_loss(model->head(x), targets);
-  });
-  return functions;
+  ModelParts of_step = parts();
+  of_step.blocks.push_back(
+      [loss = of_step.loss, targets](const at::Tensor& x) { return loss(x, targets); });
+  return of_step.blocks;
 }
 
 at::Tensor Network::embed(const at::Tensor& tokens) {
@@ -71,6 +62,28 @@ at::Tensor Network::run_backward(const Batch& batch, const Schedule& schedule) {
                                                 region_options(options_));
   mean.backward();
   return mean.detach();
+}
+
+ModelParts Network::parts() {
+  ModelParts parts{.model = model_.get(),
+                   .first = [model = model_, device = device_, dtype = options_.dtype](
+                                const at::Tensor& tokens) mutable {
+                     const Autocast autocast(device, dtype);
+                     return model->embed(tokens);
+                   },
+                   .block_names = names_of_blocks(*model_, model_->blocks()),
+                   .loss = [model = model_, device = device_, dtype = options_.dtype](
+                               const at::Tensor& last, const at::Tensor& targets) mutable {
+                     const Autocast autocast(device, dtype);
+                     return models::next_token_loss(model->head(last), targets);
+                   }};
+  for (const models::Layer& layer : layers_) {
+    parts.blocks.push_back([layer, device = device_, dtype = options_.dtype](const at::Tensor& x) {
+      const Autocast autocast(device, dtype);
+      return layer(x);
+    });
+  }
+  return parts;
 }
 
 at::Tensor Network::logits(const at::Tensor& tokens) {

@@ -50,6 +50,15 @@ void bind_memory(CLI::App& command, TrainOptions& options) {
                "is weights and the optimizer's moments; or 'least', the least in which a\n"
                "step runs, as a recorded step shows. If a step does not fit: exit code 4");
   bind_budget(memory, options);
+  memory.value("--pipeline", "LIST", options.pipeline, PipelineChoice::parse_run,
+               fmt::format("run steps through a pipeline on the CPU's cores: stages=N,chunks=N;\n"
+                           "further schedule=NAME ({}),\n"
+                           "checkpoint=always, except_last (the default), never or N micro-batches,\n"
+                           "balance=time (the default), bytes or the layers of each stage (3+4),\n"
+                           "per-worker=N stages, or csv=FILE with a table of actions. The layers\n"
+                           "are the embedding and the blocks; the head has a matrix of its own.\n"
+                           "--verify compares with the same micro-batches without a pipeline",
+                           in_lines(schedules::names())));
 }
 
 void bind_files(CLI::App& command, TrainOptions& options) {
@@ -93,6 +102,28 @@ void check_trace(const TrainOptions& options) {
   }
 }
 
+void check_pipeline(TrainOptions& options) {
+  const char* const beside = options.budget              ? "--budget"
+                             : options.strategy != "none" ? "--strategy"
+                             : options.reentrant          ? "--reentrant"
+                             : !options.trace_out.empty() ? "--trace-out"
+                                                          : nullptr;
+  if (beside != nullptr) {
+    throw UsageError(fmt::format(
+        "{} cannot be combined with --pipeline, whose own checkpoint= says what is recomputed and "
+        "whose steps run on several threads: leave one of them out",
+        beside));
+  }
+  constexpr std::int64_t kEmbedding = 1;
+  options.pipeline->check_run("--pipeline", options.gpt.layers + kEmbedding, options.batch);
+  if (options.determinism != "default" && options.pipeline->checkpoint == "never") {
+    throw UsageError(
+        "--determinism has no effect with --pipeline checkpoint=never, which recomputes nothing: "
+        "leave it out, or choose checkpoint=always");
+  }
+  options.gpt.tied_head = false;
+}
+
 void check_saving(const TrainOptions& options) {
   if (options.stop_after > options.steps) {
     throw UsageError(
@@ -122,7 +153,11 @@ void check(TrainOptions& options) {
   check_run(options);
   refuse_budget_as_strategy(options.strategy);
   check_strategy(options.strategy, options);
-  check_regions(options, {options.strategy}, options.budget.has_value());
+  if (options.pipeline) {
+    check_pipeline(options);
+  } else {
+    check_regions(options, {options.strategy}, options.budget.has_value());
+  }
   check_budget_options(options, options.budget.has_value(), "add --budget, such as --budget 80%");
   if (!options.warmup) options.warmup = std::min<std::int64_t>(100, options.steps / 10);
   check_saving(options);
@@ -151,6 +186,7 @@ nlohmann::json describe(const TrainOptions& options) {
               {"weight_decay", options.weight_decay},
               {"clip", options.clip},
               {"verify", options.verify},
+              {"pipeline", options.pipeline ? options.pipeline->text : ""},
               {"budget", options.budget ? options.budget->text() : ""}});
   return all;
 }
