@@ -71,9 +71,8 @@ BertImpl::BertImpl(const BertOptions& options)
     head_norm_ = register_module("head_norm", torch::nn::LayerNorm(bert_norm(options)));
     if (!options.tied_head) {
       own_head_ = register_module(
-          "head",
-          torch::nn::Linear(
-              torch::nn::LinearOptions(options.width, options.vocabulary).bias(false)));
+          "head", torch::nn::Linear(
+                      torch::nn::LinearOptions(options.width, options.vocabulary).bias(false)));
     }
     vocabulary_bias_ = register_parameter("vocabulary_bias", at::zeros({options.vocabulary}));
   }

@@ -31,7 +31,8 @@ void update(const BatchNorm& norm, const std::vector<OfCall>& parts) {
   const auto add = [](at::Tensor& sum, const at::Tensor& term) {
     sum = sum.defined() ? sum + term : term;
   };
-  for (const OfCall& part : parts) add(mean, part.mean.to(at::kDouble) * (part.elements / elements));
+  for (const OfCall& part : parts)
+    add(mean, part.mean.to(at::kDouble) * (part.elements / elements));
   for (const OfCall& part : parts) {
     const at::Tensor variance = part.inverse_deviation.to(at::kDouble).pow(-2) - part.epsilon;
     const at::Tensor distance = part.mean.to(at::kDouble) - mean;
@@ -41,9 +42,7 @@ void update(const BatchNorm& norm, const std::vector<OfCall>& parts) {
   if (count.defined()) count.add_(1);
   // Without a momentum the average over all batches counts, as in BatchNorm.
   const auto momentum = norm.momentum();
-  const double share = momentum          ? *momentum
-                       : count.defined() ? 1.0 / count.item<double>()
-                                         : 0.0;
+  const double share = momentum ? *momentum : count.defined() ? 1.0 / count.item<double>() : 0.0;
   const auto average = [share](at::Tensor& running, const at::Tensor& value) {
     running.copy_(running.to(at::kDouble) * (1 - share) + value * share);
   };
@@ -64,7 +63,9 @@ void add_batch_norms(const std::shared_ptr<torch::nn::Module>& module,
 }
 
 std::size_t GatheredStatistics::find(const at::Tensor& running_mean) const {
-  const auto is_it = [&](const BatchNorm& norm) { return norm.running_mean->is_same(running_mean); };
+  const auto is_it = [&](const BatchNorm& norm) {
+    return norm.running_mean->is_same(running_mean);
+  };
   return static_cast<std::size_t>(std::find_if(norms_->begin(), norms_->end(), is_it) -
                                   norms_->begin());
 }

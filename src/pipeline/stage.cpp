@@ -40,7 +40,8 @@ Tensors Stage::run(const Tensors& inputs, const Run& of) const {
   std::optional<GatheringScope> gathering;
   if (of.statistics != nullptr) gathering.emplace(batch_norms, of.statistics);
   for (std::size_t i = 0; i < layers.size(); ++i) {
-    draws->start(seed_of_layer(of.seed, of.micro_batch, first_layer + static_cast<std::int64_t>(i)));
+    draws->start(
+        seed_of_layer(of.seed, of.micro_batch, first_layer + static_cast<std::int64_t>(i)));
     tracker->begin_layer(layers[i]);
     tensors = layers[i].forward(std::move(tensors));
     tracker->end_layer();

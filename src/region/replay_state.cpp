@@ -246,8 +246,8 @@ void ReplayState::Scope::begin(std::shared_ptr<Undo> undo, libtorch::ThreadState
   const Lock kind = state_.lock_kind();
   // Without the lock nothing may be touched, or another thread's replay would be disturbed.
   if (kind > thread.replaying) {
-    lock_ = std::unique_lock<std::mutex>(kind == Lock::kOfStage ? *state_.stage_lock_
-                                                                : replay_mutex());
+    lock_ =
+        std::unique_lock<std::mutex>(kind == Lock::kOfStage ? *state_.stage_lock_ : replay_mutex());
     thread.replaying = kind;
   }
   thread.replay_lock = state_.stage_lock_;

@@ -130,8 +130,9 @@ TEST(DeferredBatchNorm, ARegionInsideOfALayerCountsOnceToo) {
     BatchNorm1d plain(3);
     const at::Tensor x = torch::randn({8, 3}).requires_grad_();
     plain(x.sin());
-    Pipeline pipe(std::vector<torch::nn::ModuleHolder<RegionImpl>>{layer},
-                  {.balance = {1}, .chunks = 4, .checkpoint_stop = stop, .deferred_batch_norm = true});
+    Pipeline pipe(
+        std::vector<torch::nn::ModuleHolder<RegionImpl>>{layer},
+        {.balance = {1}, .chunks = 4, .checkpoint_stop = stop, .deferred_batch_norm = true});
     pipe.forward(x).square().sum().backward();
     expect_close(layer->norm, plain, "checkpoint_stop " + std::to_string(stop));
     const at::Tensor gradient = x.grad().clone();
@@ -166,10 +167,9 @@ TEST(DeferredBatchNorm, CountsWithoutGradModeToo) {
 }
 
 TEST(DeferredBatchNorm, WithoutALayerToDeferIsRefused) {
-  EXPECT_THAT(refusal_of([] {
-                Pipeline(blocks_of(1), {.balance = {5}, .deferred_batch_norm = true});
-              }),
-              HasSubstr("no layer has a BatchNorm module"));
+  EXPECT_THAT(
+      refusal_of([] { Pipeline(blocks_of(1), {.balance = {5}, .deferred_batch_norm = true}); }),
+      HasSubstr("no layer has a BatchNorm module"));
   EXPECT_THAT(refusal_of([] {
                 const BatchNorm1d without(BatchNormOptions(3).track_running_stats(false));
                 Pipeline(std::vector<BatchNorm1d>{without},

@@ -75,10 +75,11 @@ void print_configuration(const TrainOptions& options, const TextData& data, Trai
             fmt::format("{} of {}{} sequences, AdamW at {:g} after {} warm-up steps", options.steps,
                         times, options.batch, options.learning_rate, *options.warmup));
   facts.add("machine", describe_machine(options, trainer.network().device()));
-  if (!options.pipeline) facts.add(
-      "strategy",
-      options.strategy + (options.reentrant ? ", reentrant" : "") +
-          (options.determinism == "default" ? "" : ", determinism check " + options.determinism));
+  if (!options.pipeline)
+    facts.add(
+        "strategy",
+        options.strategy + (options.reentrant ? ", reentrant" : "") +
+            (options.determinism == "default" ? "" : ", determinism check " + options.determinism));
   if (trainer.budget()) facts.add("budget", trainer.budget()->describe());
   if (trainer.pipeline() != nullptr) facts.add("pipeline", trainer.pipeline()->describe());
   if (trainer.steps_done() > 0) {

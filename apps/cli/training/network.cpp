@@ -66,17 +66,19 @@ at::Tensor Network::run_backward(const Batch& batch, const Schedule& schedule) {
 
 ModelParts Network::parts() {
   ModelParts parts{.model = model_.get(),
-                   .first = [model = model_, device = device_, dtype = options_.dtype](
-                                const at::Tensor& tokens) mutable {
-                     const Autocast autocast(device, dtype);
-                     return model->embed(tokens);
-                   },
+                   .first =
+                       [model = model_, device = device_,
+                        dtype = options_.dtype](const at::Tensor& tokens) mutable {
+                         const Autocast autocast(device, dtype);
+                         return model->embed(tokens);
+                       },
                    .block_names = names_of_blocks(*model_, model_->blocks()),
-                   .loss = [model = model_, device = device_, dtype = options_.dtype](
-                               const at::Tensor& last, const at::Tensor& targets) mutable {
-                     const Autocast autocast(device, dtype);
-                     return models::next_token_loss(model->head(last), targets);
-                   }};
+                   .loss =
+                       [model = model_, device = device_, dtype = options_.dtype](
+                           const at::Tensor& last, const at::Tensor& targets) mutable {
+                         const Autocast autocast(device, dtype);
+                         return models::next_token_loss(model->head(last), targets);
+                       }};
   for (const models::Layer& layer : layers_) {
     parts.blocks.push_back([layer, device = device_, dtype = options_.dtype](const at::Tensor& x) {
       const Autocast autocast(device, dtype);
@@ -98,10 +100,11 @@ void Network::wrap_layers(const std::function<models::Layer(models::Layer)>& wra
 
 void Network::describe(Facts& facts) const {
   const models::GptOptions& gpt = options_.gpt;
-  facts.add("model",
-            fmt::format("GPT, {} layers of width {}, {} heads, context {}: {} parameters",
-                        gpt.layers, gpt.width, gpt.heads, gpt.context,
-                        format_count(static_cast<double>(models::parameter_count(*model_)))));
+  facts.add(
+      "model",
+      fmt::format("GPT, {} layers of width {}, {} heads, context {}{}: {} parameters", gpt.layers,
+                  gpt.width, gpt.heads, gpt.context, gpt.tied_head ? "" : ", a head of its own",
+                  format_count(static_cast<double>(models::parameter_count(*model_)))));
   facts.add("attention", fmt::format("{}, dropout {}", options_.attention, gpt.dropout));
 }
 

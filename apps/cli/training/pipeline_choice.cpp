@@ -32,15 +32,17 @@ constexpr PipelineForm kRun{
     .schedule = "1f1b",
     .checkpoint = "except_last",
     .balance = "time",
-    .remedy = "give stages=N,chunks=N, or csv=FILE; further schedule=, checkpoint=, balance= and "
-              "per-worker="};
+    .remedy =
+        "give stages=N,chunks=N, or csv=FILE; further schedule=, checkpoint=, balance= and "
+        "per-worker="};
 constexpr PipelineForm kStrategy{
     .separator = ':',
     .schedule = kRun.schedule,
     .checkpoint = kRun.checkpoint,
     .balance = kRun.balance,
-    .remedy = "give pipeline:stages=N:chunks=N, or pipeline:csv=FILE; further :schedule=, "
-              ":checkpoint=, :balance= and :per-worker="};
+    .remedy =
+        "give pipeline:stages=N:chunks=N, or pipeline:csv=FILE; further :schedule=, "
+        ":checkpoint=, :balance= and :per-worker="};
 
 class PipelineKeys {
  public:

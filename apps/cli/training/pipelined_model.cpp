@@ -65,8 +65,8 @@ std::vector<std::int64_t> backward_order(const PipelineSchedule& schedule) {
   for (const auto& worker : schedule.workers) {
     for (const PipelineSlot& slot : worker) {
       for (const PipelineAction& action : slot) {
-        const bool is_last_of_stage = action.work == PipelineWork::kBackward ||
-                                      action.work == PipelineWork::kWeightGradient;
+        const bool is_last_of_stage =
+            action.work == PipelineWork::kBackward || action.work == PipelineWork::kWeightGradient;
         if (action.stage == 0 && is_last_of_stage) order.push_back(action.micro_batch);
       }
     }

@@ -50,15 +50,16 @@ void bind_memory(CLI::App& command, TrainOptions& options) {
                "is weights and the optimizer's moments; or 'least', the least in which a\n"
                "step runs, as a recorded step shows. If a step does not fit: exit code 4");
   bind_budget(memory, options);
-  memory.value("--pipeline", "LIST", options.pipeline, PipelineChoice::parse_run,
-               fmt::format("run steps through a pipeline on the CPU's cores: stages=N,chunks=N;\n"
-                           "further schedule=NAME ({}),\n"
-                           "checkpoint=always, except_last (the default), never or N micro-batches,\n"
-                           "balance=time (the default), bytes or the layers of each stage (3+4),\n"
-                           "per-worker=N stages, or csv=FILE with a table of actions. The layers\n"
-                           "are the embedding and the blocks; the head has a matrix of its own.\n"
-                           "--verify compares with the same micro-batches without a pipeline",
-                           in_lines(schedules::names())));
+  memory.value(
+      "--pipeline", "LIST", options.pipeline, PipelineChoice::parse_run,
+      fmt::format("run steps through a pipeline on the CPU's cores: stages=N,chunks=N;\n"
+                  "further schedule=NAME ({}),\n"
+                  "checkpoint=always, except_last (the default), never or N micro-batches,\n"
+                  "balance=time (the default), bytes or the layers of each stage (3+4),\n"
+                  "per-worker=N stages, or csv=FILE with a table of actions. The layers\n"
+                  "are the embedding and the blocks; the head has a matrix of its own.\n"
+                  "--verify compares with the same micro-batches without a pipeline",
+                  in_lines(schedules::names())));
 }
 
 void bind_files(CLI::App& command, TrainOptions& options) {
@@ -103,7 +104,7 @@ void check_trace(const TrainOptions& options) {
 }
 
 void check_pipeline(TrainOptions& options) {
-  const char* const beside = options.budget              ? "--budget"
+  const char* const beside = options.budget               ? "--budget"
                              : options.strategy != "none" ? "--strategy"
                              : options.reentrant          ? "--reentrant"
                              : !options.trace_out.empty() ? "--trace-out"

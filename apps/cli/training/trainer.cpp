@@ -84,7 +84,8 @@ double Trainer::accumulate(Run run) {
     const Batch batch = batch_of_next_step(part);
     at::Tensor loss;
     if (!pipeline_) {
-      loss = network_.run_backward(batch, run == Run::kPlainly ? plainly : strategy_, share) * share;
+      loss =
+          network_.run_backward(batch, run == Run::kPlainly ? plainly : strategy_, share) * share;
     } else if (run == Run::kPlainly) {
       loss = pipeline_->plain_step(batch.tokens, batch.targets, share);
     } else {
@@ -112,7 +113,8 @@ void Trainer::open_budget() {
   const Bytes moments = live - live_bytes(network_.device());
   Bytes measured;
   if (asked.is_share()) {
-    const Verification plain(*network_.model(), network_.device(), [&] { accumulate(Run::kPlainly); });
+    const Verification plain(*network_.model(), network_.device(),
+                             [&] { accumulate(Run::kPlainly); });
     measured = need_of_training(*network_.model(), live, plain.report().peak + moments).peak;
   }
   if (asked.is_least()) {

@@ -28,7 +28,8 @@ class BatchStatistics {
   struct OfCall {
     double elements = 0;  // of each channel
     at::Tensor mean;
-    at::Tensor inverse_deviation;  // 1 / sqrt(variance + epsilon), the variance being the biased one
+    at::Tensor
+        inverse_deviation;  // 1 / sqrt(variance + epsilon), the variance being the biased one
     double epsilon = 0;
   };
 
