@@ -39,6 +39,9 @@
 //
 // Thread rules: one thread at a time may call a pipeline, and run a backward through it. Layers are
 // called from the workers' threads, with the caller's grad mode, autocast and other settings.
+// Recomputations of two stages run at the same time, also where layers write to state (BatchNorm).
+// So layers of two stages must not write to the same tensors. Recomputations that replay draws of a
+// generator of the program's own run one at a time in the process.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -115,7 +118,7 @@ class Pipeline {
 
   // A torch::nn::Sequential or a list of modules, whose layers take and return one tensor. Throws
   // UsageError for a balance, a schedule or devices that do not fit the model, for parameters or
-  // buffers that two stages share, for skips without their counterpart, and for
+  // buffers that two stages share, and for skips without their counterpart. So it does for
   // deferred_batch_norm without a BatchNorm.
   template <detail::IsLayers Model>
   Pipeline(const Model& model, PipelineOptions options)

@@ -3,8 +3,8 @@
 //
 // While a micro-batch passes a stage, its BatchNorm layers write to no running statistics, in
 // forward or in a recomputation. What forward normalized by is gathered. When the mini-batch is done,
-// the parts are put together in the order of the micro-batches, whatever order a schedule ran them
-// in, and each layer's running statistics are updated once.
+// each layer's running statistics are updated once. The parts are put together in the order of the
+// micro-batches, whatever order a schedule ran them in.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -27,11 +27,11 @@ struct BatchNorm {
   std::function<std::optional<double>()> momentum;
 };
 
-// Those below the module and itself that are not among `norms` yet.
+// Adds the module, or the ones below it, that are not among `norms` yet.
 void add_batch_norms(const std::shared_ptr<torch::nn::Module>& module,
                      std::vector<BatchNorm>& norms);
 
-// What one micro-batch has gathered in one stage.
+// One micro-batch gathers these in one stage.
 class GatheredStatistics final : public libtorch::BatchStatistics {
  public:
   explicit GatheredStatistics(std::shared_ptr<const std::vector<BatchNorm>> norms)

@@ -38,7 +38,7 @@ struct Stage {
   enum class Changes { kUnknown, kNo, kYes };
   mutable std::atomic<Changes> changes_inputs{Changes::kUnknown};
 
-  // What a run needs besides tensors.
+  // A run needs these besides tensors.
   struct Run {
     std::uint64_t seed = 0;
     std::int64_t micro_batch = 0;
@@ -70,7 +70,7 @@ class StageRun {
   Tensors backward_inputs(const Tensors& gradients);
   void backward_weights();
 
-  // What forward has gathered, once; null if nothing is deferred.
+  // Gives the statistics of forward away. Null if nothing is deferred.
   std::shared_ptr<GatheredStatistics> take_statistics() { return std::move(statistics_); }
 
  private:

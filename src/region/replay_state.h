@@ -91,9 +91,9 @@ class ReplayState final : public libtorch::EffectObserver {
   RandomState own_state_;
   // The stream in force when the region began.
   std::shared_ptr<libtorch::DrawStream> draws_;
-  // Where running statistics went when the region began.
+  // Running statistics went there when the region began.
   std::shared_ptr<libtorch::BatchStatistics> statistics_;
-  // Of the stage that the region belongs to; null: of none.
+  // The region belongs to a stage that has this lock. Null: it belongs to none.
   std::shared_ptr<std::mutex> stage_lock_;
   std::optional<libtorch::AmbientState> ambient_;
 

@@ -9,7 +9,7 @@
 #include <array>
 #include <iterator>
 
-#include "apps/cli/training/pipeline_choice.h"
+#include "apps/cli/training/pipelined/pipeline_choice.h"
 #include "models/strategy.h"
 
 namespace reprise::app {

@@ -32,7 +32,7 @@
 #include "apps/cli/training/gradients.h"
 #include "apps/cli/training/memory_need.h"
 #include "apps/cli/training/network.h"
-#include "apps/cli/training/pipelined_model.h"
+#include "apps/cli/training/pipelined/pipelined_model.h"
 #include "apps/cli/training/recompute_clock.h"
 #include "apps/cli/training/text_data.h"
 #include "models/strategy.h"
@@ -72,8 +72,8 @@ struct Measured {
   Bytes activations;                     // of those, what was not alive before it
   std::vector<double> milliseconds;
   double recompute_share = 0;  // of the step's time
-  // Of the first round that had one: from the plain step, or for a pipeline from the same
-  // micro-batches one after another.
+  // The difference of the first round that had one. A pipeline is compared with the same
+  // micro-batches one after another, all others with the plain step.
   std::optional<GradientDifference> difference;
 
   double typical_milliseconds() const;

@@ -13,7 +13,7 @@
 
 #include "apps/cli/io/figures.h"
 #include "apps/cli/training/batches.h"
-#include "apps/cli/training/pipelined_model.h"
+#include "apps/cli/training/pipelined/pipelined_model.h"
 #include "apps/cli/training/run_options.h"
 #include "models/gpt.h"
 #include "models/strategy.h"

@@ -13,7 +13,7 @@
 #include "apps/cli/training/asked_budget.h"
 #include "apps/cli/training/device.h"
 #include "apps/cli/training/park.h"
-#include "apps/cli/training/pipeline_choice.h"
+#include "apps/cli/training/pipelined/pipeline_choice.h"
 #include "models/strategy.h"
 
 namespace reprise::app {

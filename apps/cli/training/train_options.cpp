@@ -52,13 +52,14 @@ void bind_memory(CLI::App& command, TrainOptions& options) {
   bind_budget(memory, options);
   memory.value(
       "--pipeline", "LIST", options.pipeline, PipelineChoice::parse_run,
-      fmt::format("run steps through a pipeline on the CPU's cores: stages=N,chunks=N;\n"
-                  "further schedule=NAME ({}),\n"
-                  "checkpoint=always, except_last (the default), never or N micro-batches,\n"
-                  "balance=time (the default), bytes or the layers of each stage (3+4),\n"
-                  "per-worker=N stages, or csv=FILE with a table of actions. The layers\n"
-                  "are the embedding and the blocks; the head has a matrix of its own.\n"
-                  "--verify compares with the same micro-batches without a pipeline",
+      fmt::format("run steps through a pipeline on the CPU's cores: stages=N,chunks=N.\n"
+                  "Add schedule=NAME to choose another than 1f1b:\n"
+                  "{}.\n"
+                  "Add checkpoint=always, never or N micro-batches; default except_last.\n"
+                  "Add balance=bytes or the layers of each stage (3+4); default time.\n"
+                  "Add per-worker=N stages. Or give csv=FILE, a table of actions.\n"
+                  "The layers are the embedding and the blocks, and the head has its own\n"
+                  "matrix. --verify compares with the same micro-batches without a pipeline",
                   in_lines(schedules::names())));
 }
 

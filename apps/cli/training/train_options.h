@@ -8,7 +8,7 @@
 #include <string>
 
 #include "apps/cli/training/asked_budget.h"
-#include "apps/cli/training/pipeline_choice.h"
+#include "apps/cli/training/pipelined/pipeline_choice.h"
 #include "apps/cli/training/run_options.h"
 
 namespace reprise::app {

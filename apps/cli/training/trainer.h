@@ -14,7 +14,7 @@
 
 #include "apps/cli/training/learning_rate.h"
 #include "apps/cli/training/network.h"
-#include "apps/cli/training/pipelined_model.h"
+#include "apps/cli/training/pipelined/pipelined_model.h"
 #include "apps/cli/training/text_data.h"
 #include "apps/cli/training/train_options.h"
 #include "apps/cli/training/training_budget.h"
@@ -84,7 +84,7 @@ class Trainer {
   void resume(const std::filesystem::path& folder);
 
   Network& network() { return network_; }
-  // That steps run through; null if there is none.
+  // Steps run through it. Null if there is none.
   const PipelinedModel* pipeline() const { return pipeline_ ? &*pipeline_ : nullptr; }
 
  private:

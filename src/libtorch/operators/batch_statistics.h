@@ -24,7 +24,7 @@ namespace reprise::libtorch {
 
 class BatchStatistics {
  public:
-  // What one call normalized by, for each channel.
+  // One call has normalized each channel by these.
   struct OfCall {
     double elements = 0;  // of each channel
     at::Tensor mean;

@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "apps/cli/training/device.h"
-#include "apps/cli/training/model_layer.h"
+#include "apps/cli/training/pipelined/model_layer.h"
 #include "apps/cli/training/recompute_clock.h"
 
 namespace reprise::app {

@@ -1,6 +1,6 @@
 #include "apps/cli/training/methods/pipeline_method.h"
 
-#include "apps/cli/training/pipelined_model.h"
+#include "apps/cli/training/pipelined/pipelined_model.h"
 
 namespace reprise::app {
 

@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "apps/cli/training/methods/method.h"
-#include "apps/cli/training/pipeline_choice.h"
+#include "apps/cli/training/pipelined/pipeline_choice.h"
 
 namespace reprise::app {
 

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "apps/cli/training/pipelined_model.h"
+#include "apps/cli/training/pipelined/pipelined_model.h"
 #include "apps/cli/training/train_options.h"
 #include "models/strategy.h"
 

@@ -1,4 +1,4 @@
-#include "apps/cli/training/pipeline_choice.h"
+#include "apps/cli/training/pipelined/pipeline_choice.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -18,7 +18,7 @@ namespace {
 
 constexpr WholeRange kPipelineSize{1, 1 << 22};
 
-// What differs between a pipeline that is planned and one that runs.
+// Defaults and remedies differ between a pipeline that is planned and one that runs.
 struct PipelineForm {
   char separator = ',';
   const char* schedule = "";  // the default ones; "": it must be given

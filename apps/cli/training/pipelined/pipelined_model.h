@@ -17,13 +17,13 @@
 #include <string>
 #include <vector>
 
-#include "apps/cli/training/model_layer.h"
-#include "apps/cli/training/pipeline_choice.h"
+#include "apps/cli/training/pipelined/model_layer.h"
+#include "apps/cli/training/pipelined/pipeline_choice.h"
 #include "models/strategy.h"
 
 namespace reprise::app {
 
-// What a step computes. No two parts may share a parameter.
+// A step as functions. No two of them may share a parameter.
 struct ModelParts {
   torch::nn::Module* model = nullptr;
   models::Layer first;
@@ -60,7 +60,7 @@ class PipelinedModel {
   at::Tensor plain_step(const at::Tensor& input, const at::Tensor& target, double scale = 1);
 
   std::int64_t workers() const { return static_cast<std::int64_t>(schedule_.workers.size()); }
-  // Of the last step().
+  // Shows the last step().
   PipelineTimeline timeline() const { return pipeline_.timeline(); }
   // "1f1b: stages of 3, 4 layers on 2 workers with 1 thread each, 7 of 8 micro-batches checkpointed".
   std::string describe() const;

@@ -20,7 +20,7 @@ struct PipelineChoice {
   std::int64_t per_worker = 0;       // stages
   std::string csv;                   // a file with a table
   std::string checkpoint = "never";  // always, except_last, never, or a number of micro-batches
-  // Of a pipeline that runs: time, bytes, or the layers of each stage ("3+4").
+  // Only a pipeline that runs has one: time, bytes, or the layers of each stage ("3+4").
   std::string balance;
 
   // Reads "schedule=1f1b,stages=4,chunks=8,checkpoint=except_last,per-worker=1", or
@@ -30,7 +30,7 @@ struct PipelineChoice {
   // The same of a pipeline that is to run: also "balance=3+4". The schedule is 1f1b, the last
   // micro-batch is not checkpointed and the balance is by time unless said otherwise.
   static PipelineChoice parse_run(const std::string& option, const std::string& text);
-  // That of the strategy "pipeline:stages=2:chunks=8"; nullopt for any other strategy.
+  // Reads the strategy "pipeline:stages=2:chunks=8". Returns nullopt for any other strategy.
   static std::optional<PipelineChoice> of_strategy(const std::string& strategy);
 
   // Throws UsageError, naming `option`, if a model of so many layers cannot run as this with so many

@@ -1,4 +1,4 @@
-#include "apps/cli/training/pipelined_model.h"
+#include "apps/cli/training/pipelined/pipelined_model.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/full_like.h>
