@@ -49,12 +49,13 @@ TEST(PipelineRegions, LayersAndTheLossKnowWhichRunTheyAreIn) {
 }
 
 TEST(PipelineRegions, ADeterminismCheckFindsOtherNumbersAndNamesTheStage) {
-  const at::Tensor x = torch::randn({4, 2}).requires_grad_();
+  const at::Tensor x = torch::randn({4, 2});
+  const at::Tensor weight = torch::ones({2}).requires_grad_();
   bool differs = true;
+  const auto steady = layer_of("steady", [&](const at::Tensor& y) { return (y * weight).cos(); });
   const auto drifting = layer_of("drifting", [&](const at::Tensor& y) {
     return (differs && is_recomputing() ? y + 1 : y * 1).sin();
   });
-  const auto steady = layer_of("steady", [](const at::Tensor& y) { return y.cos(); });
   for (const char* schedule : {"gpipe", "1f1b"}) {
     for (const auto check : {DeterminismCheck::kDefault, DeterminismCheck::kValues}) {
       CheckpointOptions regions;
@@ -65,7 +66,7 @@ TEST(PipelineRegions, ADeterminismCheckFindsOtherNumbersAndNamesTheStage) {
                                          .schedule = schedule,
                                          .regions = regions});
       const auto error = [&] {
-        return refusal_of<DeterminismError>([&] { pipe.forward(x).sum().backward(); });
+        return refusal_of<DeterminismError>([&] { pipe.step(x, x, square_loss); });
       };
       differs = true;
       if (check == DeterminismCheck::kDefault) {
@@ -82,14 +83,22 @@ TEST(PipelineRegions, ADeterminismCheckFindsOtherNumbersAndNamesTheStage) {
 TEST(PipelineRegions, ADeterminismCheckFindsOtherShapesUnlessItIsOff) {
   const at::Tensor x = torch::randn({4, 2}).requires_grad_();
   const auto layer = layer_of("other shape", [](const at::Tensor& y) {
-    return is_recomputing() ? y.sin().flatten() : y.sin().flatten().view({2, -1}).tanh().flatten();
+    return is_recomputing() ? y.sin().unsqueeze(0).tanh() : y.sin().tanh();
   });
   CheckpointOptions regions;
   regions.name = "mine";
-  Pipeline pipe({layer},
-                {.balance = {1}, .checkpoint = CheckpointMode::kAlways, .regions = regions});
-  EXPECT_THAT(refusal_of<DeterminismError>([&] { pipe.forward(x).sum().backward(); }),
-              AllOf(HasSubstr("mine"), HasSubstr("saved")));
+  const auto backward = [&] {
+    Pipeline pipe({layer},
+                  {.balance = {1}, .checkpoint = CheckpointMode::kAlways, .regions = regions});
+    pipe.forward(x).sum().backward();
+  };
+  EXPECT_THAT(refusal_of<DeterminismError>(backward),
+              AllOf(HasSubstr("mine"), HasSubstr("[4, 2]")));
+  regions.determinism_check = DeterminismCheck::kNone;
+  x.mutable_grad().reset();
+  backward();
+  const at::Tensor y = x.sin().tanh();
+  EXPECT_TRUE(at::allclose(x.grad(), (1 - y * y) * x.cos()));
 }
 
 TEST(PipelineRegions, EarlyStopDecidesWhetherTheTailOfAStageRunsAgain) {

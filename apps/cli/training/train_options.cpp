@@ -84,13 +84,16 @@ void bind_files(CLI::App& command, TrainOptions& options) {
   output.flag("--sample", options.sample, "print a line written by the model at the end");
 }
 
-// In `reprise compare` a budget is a strategy; here a run may have both.
-void refuse_budget_as_strategy(const std::string& strategy) {
-  constexpr std::string_view kKind = "budget:";
-  if (!strategy.starts_with(kKind)) return;
-  throw UsageError(
-      fmt::format("--strategy is '{}': give a budget as --budget {}", strategy,
-                  strategy.size() > kKind.size() ? strategy.substr(kKind.size()) : "80%"));
+// In `reprise compare` budgets and pipelines are strategies; here they are options of their own.
+void refuse_what_is_no_strategy(const std::string& strategy) {
+  const auto refuse = [&](std::string_view kind, std::string_view option, std::string value) {
+    if (!strategy.starts_with(kind)) return;
+    std::ranges::replace(value, ':', ',');
+    throw UsageError(fmt::format("--strategy is '{}': give it as {} {}", strategy, option, value));
+  };
+  const std::string value = strategy.substr(std::min(strategy.find(':') + 1, strategy.size()));
+  refuse("budget:", "--budget", value.empty() ? "80%" : value);
+  refuse("pipeline:", "--pipeline", value.empty() ? "stages=2,chunks=8" : value);
 }
 
 void check_trace(const TrainOptions& options) {
@@ -153,7 +156,7 @@ void bind(CLI::App& command, TrainOptions& options) {
 
 void check(TrainOptions& options) {
   check_run(options);
-  refuse_budget_as_strategy(options.strategy);
+  refuse_what_is_no_strategy(options.strategy);
   check_strategy(options.strategy, options);
   if (options.pipeline) {
     check_pipeline(options);

@@ -102,9 +102,10 @@ TEST(TrainPipeline, RefusesWhatItCannotBeCombinedWith) {
   const std::string pipeline = "--pipeline stages=2,chunks=4 ";
   refused(pipeline + "--budget 80%", "--budget cannot be combined with --pipeline");
   refused(pipeline + "--strategy sqrt", "--strategy cannot be combined with --pipeline");
+  refused("--strategy pipeline:stages=2:chunks=4", "give it as --pipeline stages=2,chunks=4");
   refused(pipeline + "--reentrant", "--reentrant cannot be combined with --pipeline");
   refused(pipeline + "--trace-out t.json", "--trace-out cannot be combined with --pipeline");
-  refused(pipeline + "--heuristic size", "--heuristic has no effect without a budget");
+  refused(pipeline + "--heuristic largest", "--heuristic has no effect without a budget");
   refused(pipeline + "--method every-block",
           "--method every-block cannot be combined with --pipeline");
 }

@@ -27,7 +27,7 @@ namespace reprise::app {
 struct ModelParts {
   torch::nn::Module* model = nullptr;
   models::Layer first;
-  models::Layers blocks;
+  models::Layers blocks = {};
   std::vector<std::string> block_names;  // in `model`
   // The mean loss of what the last block made.
   Pipeline::Loss loss;
