@@ -69,6 +69,11 @@ BertImpl::BertImpl(const BertOptions& options)
     classifier_ = register_module("classifier", torch::nn::Linear(options.width, options.classes));
   } else {
     head_norm_ = register_module("head_norm", torch::nn::LayerNorm(bert_norm(options)));
+    if (!options.tied_head) {
+      own_head_ = register_module(
+          "head", torch::nn::Linear(
+                      torch::nn::LinearOptions(options.width, options.vocabulary).bias(false)));
+    }
     vocabulary_bias_ = register_parameter("vocabulary_bias", at::zeros({options.vocabulary}));
   }
   draw_weights(*this);
@@ -90,7 +95,8 @@ at::Tensor BertImpl::head(const at::Tensor& x) {
     return classifier_(at::dropout(pooled, options_.dropout, is_training()));
   }
   const auto guessed = head_norm_(at::gelu(head_dense_(x), "none"));
-  return at::linear(guessed, token_embedding_->weight, vocabulary_bias_);
+  const at::Tensor& words = own_head_ ? own_head_->weight : token_embedding_->weight;
+  return at::linear(guessed, words, vocabulary_bias_);
 }
 
 at::Tensor BertImpl::head_loss(const at::Tensor& x, const at::Tensor& targets) {

@@ -31,6 +31,9 @@ struct BertOptions {
   std::int64_t segments = 2;     // kinds of segment, such as the first text and the second
   double dropout = 0.1;          // probability in [0, 1)
   bool fused_attention = false;  // as in transformer.h
+  // true, as BERT: the head for masked words multiplies by the token embedding. false: it has its own
+  // matrix.
+  bool tied_head = true;
   // 0: the head for masked words. Otherwise the head that tells so many classes apart, at least 2.
   std::int64_t classes = 0;
 };
@@ -73,6 +76,7 @@ class BertImpl : public torch::nn::Module {
   std::vector<TransformerBlock> blocks_;
   torch::nn::Linear head_dense_;
   torch::nn::LayerNorm head_norm_{nullptr};
+  torch::nn::Linear own_head_{nullptr};
   at::Tensor vocabulary_bias_;
   torch::nn::Linear classifier_{nullptr};
 };

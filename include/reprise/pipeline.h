@@ -34,10 +34,14 @@
 // was stashed (reprise/skip.h), given twice to forward() or returned twice by a layer.
 //
 // In evaluation (grad mode off, or eval()) no micro-batch is checkpointed. BatchNorm normalizes by
-// micro-batch in training, and counts each micro-batch once in its running averages.
+// micro-batch in training. Its running averages count each micro-batch once, or each mini-batch with
+// PipelineOptions::deferred_batch_norm, in every checkpoint mode.
 //
 // Thread rules: one thread at a time may call a pipeline, and run a backward through it. Layers are
 // called from the workers' threads, with the caller's grad mode, autocast and other settings.
+// Recomputations of two stages run at the same time, also where layers write to state (BatchNorm).
+// So layers of two stages must not write to the same tensors. Recomputations that replay draws of a
+// generator of the program's own run one at a time in the process.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -78,6 +82,10 @@ struct PipelineOptions {
   // "gpipe" whatever is chosen; step() runs this.
   std::string schedule = "gpipe";
   PipelineSchedule custom_schedule = {};
+  // Running statistics of BatchNorm modules count each mini-batch once, with the mean and the unbiased
+  // variance of all its samples, as without a pipeline (Kim et al., section 3). They are updated
+  // when forward() or step() ends well. False: they count each micro-batch.
+  bool deferred_batch_norm = false;
   // Threads inside operators of each worker on the CPU; 0: as many as the caller has. Choose cores
   // / workers for speed.
   int threads = 0;
@@ -110,7 +118,8 @@ class Pipeline {
 
   // A torch::nn::Sequential or a list of modules, whose layers take and return one tensor. Throws
   // UsageError for a balance, a schedule or devices that do not fit the model, for parameters or
-  // buffers that two stages share, and for skips without their counterpart.
+  // buffers that two stages share, and for skips without their counterpart. So it does for
+  // deferred_batch_norm without a BatchNorm.
   template <detail::IsLayers Model>
   Pipeline(const Model& model, PipelineOptions options)
       : Pipeline(detail::pipeline_layers<at::Tensor>(model), std::move(options)) {}

@@ -64,6 +64,8 @@ std::shared_ptr<pipeline::Stage> make_stage(const std::vector<PipelineLayer>& la
   if (stage->regions.name.empty()) stage->regions.name = "stage " + std::to_string(index);
   for (const PipelineLayer& layer : stage->layers) {
     if (layer.move && !options.devices.empty()) layer.move(part.device);
+    if (!options.deferred_batch_norm || layer.module == nullptr) continue;
+    pipeline::add_batch_norms(layer.module, stage->batch_norms);
   }
   return stage;
 }
@@ -76,6 +78,14 @@ Pipeline::Pipeline(std::vector<PipelineLayer> layers, PipelineOptions options)
   core->layout = pipeline::layout_of(layers, options);
   for (std::size_t stage = 0; stage < core->layout.stages.size(); ++stage) {
     core->stages.push_back(make_stage(layers, core->layout, stage, options));
+  }
+  if (options.deferred_batch_norm &&
+      std::all_of(core->stages.begin(), core->stages.end(),
+                  [](const auto& stage) { return stage->batch_norms.empty(); })) {
+    throw UsageError(
+        "Pipeline: deferred_batch_norm is true, and no layer has a BatchNorm module with running "
+        "statistics; leave it out, or give layers that are made by hand their "
+        "PipelineLayer::module");
   }
   core->options = std::move(options);
   core->layers = std::move(layers);
@@ -113,6 +123,7 @@ std::vector<at::Tensor> Pipeline::forward_tensors(std::vector<at::Tensor> input)
     }
   }
   step->run(pipeline::forward_actions(core->layout, micro_batches));
+  step->update_running_statistics();
 
   std::vector<Tensors> parts;
   for (std::int64_t i = 0; i < micro_batches; ++i) parts.push_back(step->take_output(i));
@@ -233,6 +244,7 @@ StepResult Pipeline::step_tensors(
     step->give_input(i, std::move(inputs[static_cast<std::size_t>(i)]));
   }
   step->run(pipeline::actions_of(order));
+  step->update_running_statistics();
   const c10::AutoGradMode no_history(false);
   StepResult result;
   std::vector<Tensors> outputs;

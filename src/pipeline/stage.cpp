@@ -30,15 +30,18 @@ at::Tensor on(c10::Device device, const at::Tensor& tensor) {
 
 }  // namespace
 
-Tensors Stage::run(const Tensors& inputs, std::uint64_t seed, std::int64_t micro_batch) const {
+Tensors Stage::run(const Tensors& inputs, const Run& of) const {
   const auto tracker = std::make_shared<detail::SkipTracker>();
   const libtorch::ThreadStateScope skips(state_with(tracker));
   const std::size_t values = inputs.size() - takes.size();
   for (std::size_t i = 0; i < takes.size(); ++i) tracker->stash(takes[i], inputs[values + i]);
   Tensors tensors(inputs.begin(), inputs.begin() + static_cast<std::ptrdiff_t>(values));
   const libtorch::DrawStreamScope drawing(draws);
+  std::optional<GatheringScope> gathering;
+  if (of.statistics != nullptr) gathering.emplace(batch_norms, of.statistics);
   for (std::size_t i = 0; i < layers.size(); ++i) {
-    draws->start(seed_of_layer(seed, micro_batch, first_layer + static_cast<std::int64_t>(i)));
+    draws->start(
+        seed_of_layer(of.seed, of.micro_batch, first_layer + static_cast<std::int64_t>(i)));
     tracker->begin_layer(layers[i]);
     tensors = layers[i].forward(std::move(tensors));
     tracker->end_layer();
@@ -47,15 +50,14 @@ Tensors Stage::run(const Tensors& inputs, std::uint64_t seed, std::int64_t micro
   return tensors;
 }
 
-Tensors Stage::run_on_copies(const Tensors& inputs, std::uint64_t seed,
-                             std::int64_t micro_batch) const {
+Tensors Stage::run_on_copies(const Tensors& inputs, const Run& of) const {
   Tensors copies;
   std::vector<std::uint32_t> versions;
   for (const at::Tensor& input : inputs) {
     copies.push_back(input.defined() ? input.clone() : input);
     versions.push_back(input.defined() ? libtorch::version_of(copies.back()) : 0);
   }
-  Tensors outputs = run(copies, seed, micro_batch);
+  Tensors outputs = run(copies, of);
   bool is_changed = false;
   for (std::size_t i = 0; i < copies.size(); ++i) {
     is_changed =
@@ -69,9 +71,13 @@ Tensors StageRun::forward(const std::shared_ptr<const Stage>& stage, const Tenso
                           std::uint64_t seed, std::int64_t micro_batch, bool checkpointed,
                           const Then& then) {
   const bool copies = checkpointed && stage->changes_inputs != Stage::Changes::kNo;
-  const auto function = [stage, seed, micro_batch, copies, then](const Tensors& values) {
-    Tensors outputs = copies ? stage->run_on_copies(values, seed, micro_batch)
-                             : stage->run(values, seed, micro_batch);
+  if (!stage->batch_norms.empty()) {
+    statistics_ = std::make_shared<GatheredStatistics>(
+        std::shared_ptr<const std::vector<BatchNorm>>(stage, &stage->batch_norms));
+  }
+  const Stage::Run run{seed, micro_batch, statistics_};
+  const auto function = [stage, run, copies, then](const Tensors& values) {
+    Tensors outputs = copies ? stage->run_on_copies(values, run) : stage->run(values, run);
     return then ? then(std::move(outputs)) : outputs;
   };
   Tensors here;
@@ -87,6 +93,9 @@ Tensors StageRun::forward(const std::shared_ptr<const Stage>& stage, const Tenso
   Tensors outputs;
   if (checkpointed) {
     auto call = detail::make_call(function, std::move(here));
+    auto state = libtorch::copy_of_current_state();
+    state->replay_lock = stage->replay_lock;
+    const libtorch::ThreadStateScope own_lock(std::move(state));
     frame_ = region::run_in_frame(stage->regions, call);
     outputs = call->take_result();
   } else {

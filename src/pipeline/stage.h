@@ -7,12 +7,14 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "libtorch/autograd/stage_graph.h"
 #include "libtorch/operators/draw_stream.h"
+#include "pipeline/deferred_batch_norm.h"
 #include "pipeline/micro_batches.h"
 #include "region/frame.h"
 
@@ -27,15 +29,26 @@ struct Stage {
   std::vector<std::string> takes, sends;
   std::shared_ptr<libtorch::DrawStream> draws = std::make_shared<libtorch::DrawStream>();
   CheckpointOptions regions;
+  // Whose running statistics are deferred; empty: none.
+  std::vector<BatchNorm> batch_norms;
+  // Held by one recomputation at a time that turns back what the layers have written.
+  std::shared_ptr<std::mutex> replay_lock = std::make_shared<std::mutex>();
   // Whether the layers change the stage's inputs in place, once that was seen. A recomputation
   // could not start from these, so the layers of a checkpointed micro-batch then get copies.
   enum class Changes { kUnknown, kNo, kYes };
   mutable std::atomic<Changes> changes_inputs{Changes::kUnknown};
 
+  // A run needs these besides tensors.
+  struct Run {
+    std::uint64_t seed = 0;
+    std::int64_t micro_batch = 0;
+    // Null if nothing is deferred.
+    std::shared_ptr<GatheredStatistics> statistics = nullptr;
+  };
   // Runs the layers. Skips stand behind the values, of the inputs and of the outputs.
-  Tensors run(const Tensors& inputs, std::uint64_t seed, std::int64_t micro_batch) const;
+  Tensors run(const Tensors& inputs, const Run& run) const;
   // The same on copies of the inputs, and notes whether the layers have changed them.
-  Tensors run_on_copies(const Tensors& inputs, std::uint64_t seed, std::int64_t micro_batch) const;
+  Tensors run_on_copies(const Tensors& inputs, const Run& run) const;
 };
 
 // A stage and a micro-batch, from forward to backward.
@@ -57,10 +70,14 @@ class StageRun {
   Tensors backward_inputs(const Tensors& gradients);
   void backward_weights();
 
+  // Gives the statistics of forward away. Null if nothing is deferred.
+  std::shared_ptr<GatheredStatistics> take_statistics() { return std::move(statistics_); }
+
  private:
   std::shared_ptr<const Stage> stage_;
   libtorch::StageGraph graph_;
   std::shared_ptr<region::Frame> frame_;
+  std::shared_ptr<GatheredStatistics> statistics_;
 };
 
 }  // namespace reprise::pipeline

@@ -59,6 +59,15 @@ void Step::run(const std::vector<Actions>& actions, bool keep) {
   }
 }
 
+void Step::update_running_statistics() {
+  for (std::size_t s = 0; s < runs_.size(); ++s) {
+    std::vector<std::shared_ptr<GatheredStatistics>> parts;
+    for (StageRun& run : runs_[s]) parts.push_back(run.take_statistics());
+    if (parts.front() == nullptr) continue;
+    pipeline::update_running_statistics(core_->stages[s]->batch_norms, parts);
+  }
+}
+
 void Step::work(std::int64_t worker, const Actions& actions, bool keep) {
   for (const PipelineAction& action : actions) {
     if (exchange_->error() != nullptr) return;

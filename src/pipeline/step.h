@@ -55,6 +55,9 @@ class Step {
   // step holds nothing. `keep`: backward keeps what it has used.
   void run(const std::vector<Actions>& actions, bool keep = false);
 
+  // Once all forwards are done: running statistics of deferred batch normalization.
+  void update_running_statistics();
+
   // The record outlives the step, and holds no tensors.
   class Record;
   std::shared_ptr<const Record> record() const { return record_; }

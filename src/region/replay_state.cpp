@@ -61,6 +61,10 @@ ReplayState::ReplayState(const CheckpointOptions& options, at::TensorList tensor
     : random_(options.preserve_rng_state),
       memory_(options.preserve_state),
       draws_(libtorch::current_draws()) {
+  if (const auto* state = libtorch::current_state()) {
+    statistics_ = state->statistics;
+    stage_lock_ = state->replay_lock;
+  }
   if (random_) {
     devices_ = devices_of_region(tensors);
     generators_ = options.generators;
@@ -164,6 +168,16 @@ bool ReplayState::turns_back() const {
   return !noted_.empty() || before_ != nullptr;
 }
 
+libtorch::ThreadState::ReplayLock ReplayState::lock_kind() const {
+  using Lock = libtorch::ThreadState::ReplayLock;
+  if (!turns_back()) return Lock::kNone;
+  if (stage_lock_ == nullptr || !default_state_.empty() || !own_state_.empty()) {
+    return Lock::kOfProcess;
+  }
+  std::lock_guard<std::mutex> lock(mutex_);
+  return noted_.empty() ? Lock::kOfStage : Lock::kOfProcess;
+}
+
 void ReplayState::Undo::turn_back(const ReplayState& state) {
   std::lock_guard<std::mutex> lock(state.mutex_);
   for (const Noted& noted : state.noted_) {
@@ -220,20 +234,28 @@ bool ReplayState::Undo::before_draw(const at::Generator& generator) {
 
 // A function that only computed in forward does so again.
 ReplayState::Scope::Scope(ReplayState& state, Undo& undo)
-    : state_(state), undo_(undo), undoes_(state.had_effects_ || state.turns_back()) {
+    : state_(state),
+      undo_(undo),
+      undoes_(state.had_effects_ || state.turns_back() || state.statistics_ != nullptr) {
   if (state.ambient_) ambient_.emplace(*state.ambient_);
 }
 
 // Where this throws, the destructor puts back.
 void ReplayState::Scope::begin(std::shared_ptr<Undo> undo, libtorch::ThreadState& thread) {
-  const bool turns_back = state_.turns_back();
+  using Lock = libtorch::ThreadState::ReplayLock;
+  const Lock kind = state_.lock_kind();
   // Without the lock nothing may be touched, or another thread's replay would be disturbed.
-  if (turns_back && !thread.replaying) lock_ = std::unique_lock<std::mutex>(replay_mutex());
-  thread.replaying = thread.replaying || turns_back;
-  if (turns_back) turn_back();
+  if (kind > thread.replaying) {
+    lock_ =
+        std::unique_lock<std::mutex>(kind == Lock::kOfStage ? *state_.stage_lock_ : replay_mutex());
+    thread.replaying = kind;
+  }
+  thread.replay_lock = state_.stage_lock_;
+  if (kind != Lock::kNone) turn_back();
   if (state_.memory_) undo_.mark_ = fresh_.emplace().mark();
   undo_.state_ = &state_;
   thread.draws = state_.draws_;
+  thread.statistics = state_.statistics_;
   effects_.emplace(thread, std::move(undo));
 }
 

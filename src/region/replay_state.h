@@ -7,7 +7,8 @@
 // write to them. A recomputation starts from all of it and leaves everything as it was before.
 //
 // Turning back what the whole process shares is done by one recomputation at a time, and only by
-// those whose function has drawn or written. A recomputation may itself run backward, whose worker
+// those whose function has drawn or written. In a stage of a pipeline that has only written, the
+// memory is the stage's own: its recomputations exclude each other, and no other stage's. A recomputation may itself run backward, whose worker
 // threads may recompute further regions while the first one waits for them; the lock therefore
 // belongs to the extent of the replay, which LibTorch carries along (ThreadState), and not to a
 // thread.
@@ -76,6 +77,7 @@ class ReplayState final : public libtorch::EffectObserver {
   RandomState take_default() const;
   RandomState take_own() const;
   bool covers(const at::Generator& generator) const;
+  libtorch::ThreadState::ReplayLock lock_kind() const;
   // Of a stream that began inside, and begins again when the function runs again.
   bool is_from_inside(const at::Generator& generator) const;
   bool turns_back() const;
@@ -89,6 +91,10 @@ class ReplayState final : public libtorch::EffectObserver {
   RandomState own_state_;
   // The stream in force when the region began.
   std::shared_ptr<libtorch::DrawStream> draws_;
+  // Running statistics went there when the region began.
+  std::shared_ptr<libtorch::BatchStatistics> statistics_;
+  // The region belongs to a stage that has this lock. Null: it belongs to none.
+  std::shared_ptr<std::mutex> stage_lock_;
   std::optional<libtorch::AmbientState> ambient_;
 
   // Guards what follows: the function may work on several threads.

@@ -18,7 +18,7 @@ APART = [{"plan/chain", "plan/trace"}, {"plan/chain", "plan/simulate"}, {"plan/c
          {"plan/pipeline", "plan/simulate"}, {"plan/pipeline", "plan/step"}, {"libtorch/memory", "libtorch/random"},
          {"region", "tape"}, {"region", "tape/device"}]
 # The rooms of the program apps/cli, from the bottom up.
-PROGRAM_ROOMS = ["io", "training", "training/methods", "compare", "commands"]
+PROGRAM_ROOMS = ["io", "training/pipelined", "training", "training/methods", "compare", "commands"]
 WITHOUT_TORCH = {"core", "plan"}
 MOST_FILES = 45
 TORCH = re.compile(r"^(torch|ATen|c10|caffe2)/")

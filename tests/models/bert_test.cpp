@@ -49,6 +49,15 @@ TEST(Bert, HasThePublishedNumbersOfParameters) {
   EXPECT_EQ(count_of(options), 109'483'778);
 }
 
+TEST(Bert, AHeadOfItsOwnIsAMatrixMore) {
+  BertOptions options = kSmallBert;
+  options.tied_head = false;
+  EXPECT_EQ(count_of(options), count_of(kSmallBert) + kSmallBert.vocabulary * kSmallBert.width);
+  Bert model(options);
+  model->forward(random_words(2, 8)).sum().backward();
+  EXPECT_TRUE(model->named_parameters()["head.weight"].grad().defined());
+}
+
 TEST(Bert, GivesAWordOrAClassForEachPlaceOrText) {
   Bert words(kSmallBert);
   EXPECT_EQ(words->forward(random_words(3, 10)).sizes(), (std::vector<std::int64_t>{3, 10, 64}));

@@ -43,6 +43,7 @@ torch::nn::Sequential model_with_skips() {
   return model;
 }
 
+// pytorch #127964 asks for skips in 1F1B.
 TEST(Skip, GradientsAreThoseWithoutAPipelineInEveryModeAndSchedule) {
   torch::manual_seed(1);
   const auto model = model_with_skips();

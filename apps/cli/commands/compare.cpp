@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <CLI/App.hpp>
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "apps/cli/commands/commands.h"
@@ -51,6 +52,12 @@ void print_table(const CompareOptions& options, const std::vector<Measured>& all
   print_result(
       "peak: bytes alive at once, with weights and gradients; activations: above those before the "
       "step\n");
+  const auto has_pipeline = [](const Measured& each) { return each.pipeline.has_value(); };
+  if (std::ranges::any_of(all, has_pipeline)) {
+    print_result(
+        "same gradients of a pipeline: as the same micro-batches one after another without a "
+        "pipeline\n");
+  }
 }
 
 void print_json(const CompareOptions& options, const std::vector<Measured>& all,

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "apps/cli/commands/pipeline_choice.h"
 #include "apps/cli/training/asked_budget.h"
+#include "apps/cli/training/pipelined/pipeline_choice.h"
 #include "apps/cli/training/run_options.h"
 
 namespace reprise::app {

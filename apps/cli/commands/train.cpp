@@ -75,11 +75,13 @@ void print_configuration(const TrainOptions& options, const TextData& data, Trai
             fmt::format("{} of {}{} sequences, AdamW at {:g} after {} warm-up steps", options.steps,
                         times, options.batch, options.learning_rate, *options.warmup));
   facts.add("machine", describe_machine(options, trainer.network().device()));
-  facts.add(
-      "strategy",
-      options.strategy + (options.reentrant ? ", reentrant" : "") +
-          (options.determinism == "default" ? "" : ", determinism check " + options.determinism));
+  if (!options.pipeline)
+    facts.add(
+        "strategy",
+        options.strategy + (options.reentrant ? ", reentrant" : "") +
+            (options.determinism == "default" ? "" : ", determinism check " + options.determinism));
   if (trainer.budget()) facts.add("budget", trainer.budget()->describe());
+  if (trainer.pipeline() != nullptr) facts.add("pipeline", trainer.pipeline()->describe());
   if (trainer.steps_done() > 0) {
     facts.add("resumed",
               fmt::format("after step {} of {}", trainer.steps_done(), saved_where(options)));
@@ -93,8 +95,10 @@ int train(TrainOptions options) {
   check(options);
   const c10::Device device = parse_device(options.device);
   refuse_overlaps(options);
-  check_memory(options, copies_of_weights(options), device);
-  check_verification_memory(options, device);
+  TrainOptions at_once = options;
+  if (options.pipeline) at_once.batch = options.batch / options.pipeline->make().micro_batches;
+  check_memory(at_once, copies_of_weights(options), device);
+  check_verification_memory(at_once, device);
   auto strategy = models::Strategy::parse(options.strategy);
   strategy.prepare(device);
   if (options.threads > 0) at::set_num_threads(options.threads);

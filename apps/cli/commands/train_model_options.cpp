@@ -22,7 +22,7 @@ constexpr std::array kFollowed = {
     "--help",  "--model",  "--method",    "--log",          "--patch",   "--layers",
     "--width", "--heads",  "--context",   "--data",         "--dropout", "--batch",
     "--seed",  "--steps",  "--attention", "--weight-decay", "--lr",      "--warmup",
-    "--clip",  "--budget", "--json",      "--device",       "--threads"};
+    "--clip",  "--budget", "--json",      "--device",       "--threads", "--pipeline"};
 
 void refuse_others(const CLI::App& command) {
   for (const CLI::Option* option : command.get_options()) {
@@ -63,6 +63,7 @@ void check_budget_of(const std::string& method, const TrainOptions& options) {
 }  // namespace
 
 std::string TrainModelOptions::method_or_default(const TrainOptions& options) const {
+  if (options.pipeline && !method) return "pipeline," + options.pipeline->text;
   return method.value_or(options.budget ? "budget" : "none");
 }
 
@@ -89,11 +90,19 @@ bool is_method_run(const TrainOptions& options, const TrainModelOptions& more) {
 void check(const CLI::App& command, TrainOptions& options, const TrainModelOptions& more) {
   check_choice("--model", options.model, {"gpt", "bert", "vit"});
   const std::string method = more.method_or_default(options);
-  check_method({.name = method, .steps = options.steps, .seed = 0});
+  if (options.pipeline && more.method) {
+    throw UsageError(fmt::format(
+        "--method {} cannot be combined with --pipeline, which is a method of its own: leave one of "
+        "them out",
+        *more.method));
+  }
+  if (!options.pipeline) {
+    check_method({.name = method, .steps = options.steps, .seed = 0});
+    check_budget_of(method, options);
+  }
   refuse_others(command);
   refuse_unless(options.model == "vit", command, "--patch", options.model);
   refuse_unless(options.model != "vit", command, "--context", options.model);
-  check_budget_of(method, options);
   // The shape's options are those of GPT, and so are their bounds.
   const std::string model = std::exchange(options.model, "gpt");
   check(options);

@@ -9,6 +9,7 @@
 #include <array>
 #include <iterator>
 
+#include "apps/cli/training/pipelined/pipeline_choice.h"
 #include "models/strategy.h"
 
 namespace reprise::app {
@@ -30,11 +31,30 @@ bool fits(const std::string& strategy, std::int64_t layers) {
 
 // A strategy of the table, or a budget, which is no strategy but stands beside them.
 void check_strategy_or_budget(const std::string& strategy, const RunOptions& options) {
-  if (AskedBudget::of_strategy(strategy)) return;
+  if (AskedBudget::of_strategy(strategy) || PipelineChoice::of_strategy(strategy)) return;
   const auto table = models::strategy_kinds();
   std::vector<models::StrategyKind> kinds(table.begin(), table.end());
   kinds.push_back({"budget", {"B"}, [](std::string_view) { return std::nullopt; }});
+  kinds.push_back(
+      {"pipeline", {"stages=N:chunks=N"}, [](std::string_view) { return std::nullopt; }});
   models::Strategy::parse(strategy, kinds).check(options.gpt.layers, region_options(options));
+}
+
+// Two stages cannot share the embedding's matrix, so all strategies run a model whose head has its
+// own.
+void check_pipelines(CompareOptions& options) {
+  constexpr std::int64_t kEmbedding = 1;
+  for (const std::string& strategy : options.strategies) {
+    const auto pipeline = PipelineChoice::of_strategy(strategy);
+    if (!pipeline) continue;
+    if (options.fill_budget || options.reentrant) {
+      throw UsageError(fmt::format(
+          "--strategies has '{}', which cannot be combined with {}: leave one of them out",
+          strategy, options.fill_budget ? "--fill-budget" : "--reentrant"));
+    }
+    pipeline->check_run("strategy " + strategy, options.gpt.layers + kEmbedding, options.batch);
+    options.gpt.tied_head = false;
+  }
 }
 
 // `reprise compare --planners`.
@@ -110,7 +130,8 @@ void bind(CLI::App& command, CompareOptions& options) {
                   "are compared with it:\n" +
                       strategy_list() +
                       ",\nbudget:B (a byte budget as that of `reprise train`: budget:80%,\n"
-                      "budget:+54MB, budget:least)");
+                      "budget:+54MB, budget:least), or a pipeline as that of `reprise train`,\n"
+                      "with colons between: pipeline:stages=2:chunks=8:checkpoint=never");
   measuring.whole("--steps", options.steps, {1, kMostSteps}, "timed steps under each strategy");
   measuring.flag("--fill-budget", options.fill_budget,
                  "compare samples a second, each strategy with the largest batch whose\n"
@@ -148,6 +169,7 @@ void check(CompareOptions& options) {
   }
   for (const std::string& strategy : options.strategies)
     check_strategy_or_budget(strategy, options);
+  check_pipelines(options);
   const bool has_budget = std::ranges::any_of(options.strategies, [](const std::string& each) {
     return AskedBudget::of_strategy(each).has_value();
   });

@@ -49,6 +49,8 @@ std::vector<Measured> strategies_to_measure(const std::vector<std::string>& name
     if (std::ranges::any_of(all, same)) return;
     if (auto asked = AskedBudget::of_strategy(name)) {
       all.emplace_back(name, *std::move(asked));
+    } else if (auto pipeline = PipelineChoice::of_strategy(name)) {
+      all.emplace_back(name, *std::move(pipeline));
     } else {
       all.emplace_back(models::Strategy::parse(name, kinds));
     }
@@ -122,9 +124,14 @@ int Comparison::run(std::vector<Measured>& all) {
 
 void Comparison::measure(Measured& measured, std::int64_t round, GradientBits& expected) {
   try {
+    const GradientBits of_micro_batches = bits_of_micro_batches(measured, round);
     round == 0 ? examine(measured) : time(measured, round);
     if (measured.batch != 0) {
       // Other sequences, other gradients.
+    } else if (measured.pipeline) {
+      if (!measured.difference) {
+        measured.difference = first_difference(*network_.model(), of_micro_batches);
+      }
     } else if (expected.empty()) {
       expected = gradient_bits(*network_.model());
     } else if (!measured.difference) {
@@ -142,6 +149,22 @@ void Comparison::measure(Measured& measured, std::int64_t round, GradientBits& e
     measured.is_over_budget = dynamic_cast<const BudgetError*>(&error) != nullptr ||
                               (measured.asked && measured.budget == nullptr);
   }
+}
+
+void Comparison::open_pipeline(Measured& measured) {
+  if (!measured.pipeline || measured.pipelined != nullptr) return;
+  measured.pipelined =
+      std::make_shared<PipelinedModel>(*measured.pipeline, network_.parts(), first_batch().tokens,
+                                       network_.device(), region_options(options_));
+}
+
+GradientBits Comparison::bits_of_micro_batches(Measured& measured, std::int64_t round) {
+  if (!measured.pipeline || measured.difference) return {};
+  open_pipeline(measured);
+  clear();
+  const Batch batch = begin_round(round, 0);
+  measured.pipelined->plain_step(batch.tokens, batch.targets);
+  return gradient_bits(*network_.model());
 }
 
 // One plain step that makes its gradients itself, as training does.
@@ -210,7 +233,9 @@ double Comparison::seconds_of_step(const Measured& measured, std::int64_t round)
   const auto start = std::chrono::steady_clock::now();
   std::optional<MemoryBudget::Step> managed;
   if (measured.budget) managed.emplace(measured.budget->step());
-  if (measured.schedule) {
+  if (measured.pipelined != nullptr) {
+    measured.pipelined->step(batch.tokens, batch.targets);
+  } else if (measured.schedule) {
     network_.run_backward(batch, *measured.schedule);
   } else {
     network_.run_backward(batch, measured.strategy);
@@ -226,7 +251,10 @@ void Comparison::examine(Measured& measured) {
   const PeakScope memory(network_.device());
   clock_.start(network_.device());
   const double seconds = seconds_of_step(measured, 0);
-  measured.recompute_share = clock_.stop() / seconds;
+  // Workers recompute at the same time.
+  const auto workers =
+      static_cast<double>(measured.pipelined != nullptr ? measured.pipelined->workers() : 1);
+  measured.recompute_share = clock_.stop() / (seconds * workers);
   measured.peak = memory.peak();
   measured.activations = memory.peak_above_start();
   if (measured.asked) {

@@ -32,6 +32,7 @@
 #include "apps/cli/training/gradients.h"
 #include "apps/cli/training/memory_need.h"
 #include "apps/cli/training/network.h"
+#include "apps/cli/training/pipelined/pipelined_model.h"
 #include "apps/cli/training/recompute_clock.h"
 #include "apps/cli/training/text_data.h"
 #include "models/strategy.h"
@@ -47,9 +48,16 @@ struct Measured {
         strategy(models::Strategy::parse("none")),
         schedule(std::make_shared<const Schedule>(std::move(planned))) {}
 
+  Measured(std::string of, PipelineChoice choice)
+      : name(std::move(of)),
+        strategy(models::Strategy::parse("none")),
+        pipeline(std::move(choice)) {}
+
   std::string name;
   models::Strategy strategy;
-  std::shared_ptr<const Schedule> schedule;  // of the model's chain; null: as the strategy says
+  std::optional<PipelineChoice> pipeline;
+  std::shared_ptr<PipelinedModel> pipelined;  // of that choice
+  std::shared_ptr<const Schedule> schedule;   // of the model's chain; null: as the strategy says
   // Sequences at once; 0: the options' number. Gradients of different batches are not compared.
   std::int64_t batch = 0;
   std::optional<AskedBudget> asked;
@@ -63,8 +71,10 @@ struct Measured {
   Bytes peak;                            // most bytes alive during the step
   Bytes activations;                     // of those, what was not alive before it
   std::vector<double> milliseconds;
-  double recompute_share = 0;                    // of the step's time
-  std::optional<GradientDifference> difference;  // of the first round that had one
+  double recompute_share = 0;  // of the step's time
+  // The difference of the first round that had one. A pipeline is compared with the same
+  // micro-batches one after another, all others with the plain step.
+  std::optional<GradientDifference> difference;
 
   double typical_milliseconds() const;
   // The median over the rounds; 0 if there are none of both.
@@ -115,6 +125,8 @@ class Comparison {
   void warm_up(const Measured& plain);
   std::shared_ptr<MemoryBudget> make_budget(Bytes limit) const;
   void open_budget(Measured& measured);
+  void open_pipeline(Measured& measured);
+  GradientBits bits_of_micro_batches(Measured& measured, std::int64_t round);
   void measure_training();
   Batch begin_round(std::int64_t round, std::int64_t batch);
   void clear();

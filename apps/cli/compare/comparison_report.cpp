@@ -60,6 +60,10 @@ nlohmann::json json_of(const Measured& each, const Measured& plain) {
                  {"highest_ratio", spread.highest}});
   }
   if (each.asked) json.update(budget_of(each));
+  if (each.pipelined != nullptr) {
+    json["pipeline"] = each.pipelined->json();
+    json["gradients_compared_with"] = "the same micro-batches without a pipeline";
+  }
   if (!each.failure.empty()) json["failure"] = each.failure;
   if (each.difference) json["first_difference"] = each.difference->json();
   return json;

@@ -46,19 +46,10 @@ at::Tensor Network::run_backward(const Batch& batch, const models::Strategy& str
 }
 
 std::vector<TensorFunction> Network::chain(const at::Tensor& targets) {
-  std::vector<TensorFunction> functions;
-  for (const models::Layer& layer : layers_) {
-    functions.push_back([layer, device = device_, dtype = options_.dtype](const at::Tensor& x) {
-      const Autocast autocast(device, dtype);
-      return layer(x);
-    });
-  }
-  functions.push_back([model = model_, targets, device = device_,
-                       dtype = options_.dtype](const at::Tensor& x) mutable {
-    const Autocast autocast(device, dtype);
-    return models::next_token_loss(model->head(x), targets);
-  });
-  return functions;
+  ModelParts of_step = parts();
+  of_step.blocks.push_back(
+      [loss = of_step.loss, targets](const at::Tensor& x) { return loss(x, targets); });
+  return of_step.blocks;
 }
 
 at::Tensor Network::embed(const at::Tensor& tokens) {
@@ -73,6 +64,30 @@ at::Tensor Network::run_backward(const Batch& batch, const Schedule& schedule) {
   return mean.detach();
 }
 
+ModelParts Network::parts() {
+  ModelParts parts{.model = model_.get(),
+                   .first =
+                       [model = model_, device = device_,
+                        dtype = options_.dtype](const at::Tensor& tokens) mutable {
+                         const Autocast autocast(device, dtype);
+                         return model->embed(tokens);
+                       },
+                   .block_names = names_of_blocks(*model_, model_->blocks()),
+                   .loss =
+                       [model = model_, device = device_, dtype = options_.dtype](
+                           const at::Tensor& last, const at::Tensor& targets) mutable {
+                         const Autocast autocast(device, dtype);
+                         return models::next_token_loss(model->head(last), targets);
+                       }};
+  for (const models::Layer& layer : layers_) {
+    parts.blocks.push_back([layer, device = device_, dtype = options_.dtype](const at::Tensor& x) {
+      const Autocast autocast(device, dtype);
+      return layer(x);
+    });
+  }
+  return parts;
+}
+
 at::Tensor Network::logits(const at::Tensor& tokens) {
   const c10::NoGradGuard no_grad;
   const Autocast autocast(device_, options_.dtype);
@@ -85,10 +100,11 @@ void Network::wrap_layers(const std::function<models::Layer(models::Layer)>& wra
 
 void Network::describe(Facts& facts) const {
   const models::GptOptions& gpt = options_.gpt;
-  facts.add("model",
-            fmt::format("GPT, {} layers of width {}, {} heads, context {}: {} parameters",
-                        gpt.layers, gpt.width, gpt.heads, gpt.context,
-                        format_count(static_cast<double>(models::parameter_count(*model_)))));
+  facts.add(
+      "model",
+      fmt::format("GPT, {} layers of width {}, {} heads, context {}{}: {} parameters", gpt.layers,
+                  gpt.width, gpt.heads, gpt.context, gpt.tied_head ? "" : ", a head of its own",
+                  format_count(static_cast<double>(models::parameter_count(*model_)))));
   facts.add("attention", fmt::format("{}, dropout {}", options_.attention, gpt.dropout));
 }
 

@@ -13,6 +13,7 @@
 
 #include "apps/cli/io/figures.h"
 #include "apps/cli/training/batches.h"
+#include "apps/cli/training/pipelined/pipelined_model.h"
 #include "apps/cli/training/run_options.h"
 #include "models/gpt.h"
 #include "models/strategy.h"
@@ -35,6 +36,8 @@ class Network {
   std::vector<TensorFunction> chain(const at::Tensor& targets);
   // The input of that chain.
   at::Tensor embed(const at::Tensor& tokens);
+  // The parts of a step. For a pipeline the head must have a matrix of its own.
+  ModelParts parts();
   // Logits without a graph, [batch, time, vocabulary] in f32.
   at::Tensor logits(const at::Tensor& tokens);
 

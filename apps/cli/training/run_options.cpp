@@ -13,6 +13,7 @@
 #include "apps/cli/training/asked_budget.h"
 #include "apps/cli/training/device.h"
 #include "apps/cli/training/park.h"
+#include "apps/cli/training/pipelined/pipeline_choice.h"
 #include "models/strategy.h"
 
 namespace reprise::app {
@@ -135,6 +136,9 @@ void check_regions(const RunOptions& options, const std::vector<std::string>& st
                    bool has_budget) {
   if (has_budget && !options.reentrant && options.determinism == "values") return;
   const auto recomputes = [](const std::string& each) {
+    if (const auto pipeline = PipelineChoice::of_strategy(each)) {
+      return pipeline->checkpoint != "never";
+    }
     return !AskedBudget::of_strategy(each) && models::Strategy::parse(each).recomputes();
   };
   if (std::ranges::any_of(strategies, recomputes)) return;

@@ -50,6 +50,17 @@ void bind_memory(CLI::App& command, TrainOptions& options) {
                "is weights and the optimizer's moments; or 'least', the least in which a\n"
                "step runs, as a recorded step shows. If a step does not fit: exit code 4");
   bind_budget(memory, options);
+  memory.value(
+      "--pipeline", "LIST", options.pipeline, PipelineChoice::parse_run,
+      fmt::format("run steps through a pipeline on the CPU's cores: stages=N,chunks=N.\n"
+                  "Add schedule=NAME to choose another than 1f1b:\n"
+                  "{}.\n"
+                  "Add checkpoint=always, never or N micro-batches; default except_last.\n"
+                  "Add balance=bytes or the layers of each stage (3+4); default time.\n"
+                  "Add per-worker=N stages. Or give csv=FILE, a table of actions.\n"
+                  "The layers are the embedding and the blocks, and the head has its own\n"
+                  "matrix. --verify compares with the same micro-batches without a pipeline",
+                  in_lines(schedules::names())));
 }
 
 void bind_files(CLI::App& command, TrainOptions& options) {
@@ -73,13 +84,16 @@ void bind_files(CLI::App& command, TrainOptions& options) {
   output.flag("--sample", options.sample, "print a line written by the model at the end");
 }
 
-// In `reprise compare` a budget is a strategy; here a run may have both.
-void refuse_budget_as_strategy(const std::string& strategy) {
-  constexpr std::string_view kKind = "budget:";
-  if (!strategy.starts_with(kKind)) return;
-  throw UsageError(
-      fmt::format("--strategy is '{}': give a budget as --budget {}", strategy,
-                  strategy.size() > kKind.size() ? strategy.substr(kKind.size()) : "80%"));
+// In `reprise compare` budgets and pipelines are strategies; here they are options of their own.
+void refuse_what_is_no_strategy(const std::string& strategy) {
+  const auto refuse = [&](std::string_view kind, std::string_view option, std::string value) {
+    if (!strategy.starts_with(kind)) return;
+    std::ranges::replace(value, ':', ',');
+    throw UsageError(fmt::format("--strategy is '{}': give it as {} {}", strategy, option, value));
+  };
+  const std::string value = strategy.substr(std::min(strategy.find(':') + 1, strategy.size()));
+  refuse("budget:", "--budget", value.empty() ? "80%" : value);
+  refuse("pipeline:", "--pipeline", value.empty() ? "stages=2,chunks=8" : value);
 }
 
 void check_trace(const TrainOptions& options) {
@@ -91,6 +105,28 @@ void check_trace(const TrainOptions& options) {
     throw UsageError(fmt::format("--trace-step {} is beyond --steps {}: give one of those steps",
                                  options.trace_step, options.steps));
   }
+}
+
+void check_pipeline(TrainOptions& options) {
+  const char* const beside = options.budget               ? "--budget"
+                             : options.strategy != "none" ? "--strategy"
+                             : options.reentrant          ? "--reentrant"
+                             : !options.trace_out.empty() ? "--trace-out"
+                                                          : nullptr;
+  if (beside != nullptr) {
+    throw UsageError(fmt::format(
+        "{} cannot be combined with --pipeline, whose own checkpoint= says what is recomputed and "
+        "whose steps run on several threads: leave one of them out",
+        beside));
+  }
+  constexpr std::int64_t kEmbedding = 1;
+  options.pipeline->check_run("--pipeline", options.gpt.layers + kEmbedding, options.batch);
+  if (options.determinism != "default" && options.pipeline->checkpoint == "never") {
+    throw UsageError(
+        "--determinism has no effect with --pipeline checkpoint=never, which recomputes nothing: "
+        "leave it out, or choose checkpoint=always");
+  }
+  options.gpt.tied_head = false;
 }
 
 void check_saving(const TrainOptions& options) {
@@ -120,9 +156,13 @@ void bind(CLI::App& command, TrainOptions& options) {
 
 void check(TrainOptions& options) {
   check_run(options);
-  refuse_budget_as_strategy(options.strategy);
+  refuse_what_is_no_strategy(options.strategy);
   check_strategy(options.strategy, options);
-  check_regions(options, {options.strategy}, options.budget.has_value());
+  if (options.pipeline) {
+    check_pipeline(options);
+  } else {
+    check_regions(options, {options.strategy}, options.budget.has_value());
+  }
   check_budget_options(options, options.budget.has_value(), "add --budget, such as --budget 80%");
   if (!options.warmup) options.warmup = std::min<std::int64_t>(100, options.steps / 10);
   check_saving(options);
@@ -151,6 +191,7 @@ nlohmann::json describe(const TrainOptions& options) {
               {"weight_decay", options.weight_decay},
               {"clip", options.clip},
               {"verify", options.verify},
+              {"pipeline", options.pipeline ? options.pipeline->text : ""},
               {"budget", options.budget ? options.budget->text() : ""}});
   return all;
 }

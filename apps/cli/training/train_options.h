@@ -8,6 +8,7 @@
 #include <string>
 
 #include "apps/cli/training/asked_budget.h"
+#include "apps/cli/training/pipelined/pipeline_choice.h"
 #include "apps/cli/training/run_options.h"
 
 namespace reprise::app {
@@ -30,10 +31,12 @@ struct TrainOptions : RunOptions {
   bool sample = false;
   std::int64_t verify = 0;  // steps from one verified step to the next; 0: no step is verified
   std::optional<AskedBudget> budget;
+  std::optional<PipelineChoice> pipeline;
 };
 
 void bind(CLI::App& command, TrainOptions& options);
-// Throws UsageError for values that cannot work, and completes the warm-up.
+// Throws UsageError for values that cannot work, and completes the warm-up. With a pipeline the model
+// gets a head matrix of its own, since two stages cannot share one.
 void check(TrainOptions& options);
 // Throws UsageError if the metrics, the trace or the checkpoint would write over another of them or
 // over --data.

@@ -64,17 +64,34 @@ Trainer::Trainer(const TrainOptions& options, models::Strategy strategy, TextDat
   if (options.verify > 0 && !device.is_cpu()) {
     at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);
   }
+  if (options.pipeline) {
+    pipeline_.emplace(*options.pipeline, network_.parts(), batch_of_next_step(0).tokens, device,
+                      region_options(options));
+  }
 }
 
-double Trainer::accumulate(const models::Strategy& strategy) {
+Batch Trainer::batch_of_next_step(std::int64_t part) const {
+  const auto starts = random_starts(options_.seed, done_ * options_.accumulate + part,
+                                    options_.batch, data_.training.size(), options_.gpt.context);
+  return cut(data_.training, starts, options_.gpt.context, network_.device());
+}
+
+double Trainer::accumulate(Run run) {
   const double share = 1.0 / static_cast<double>(options_.accumulate);
+  const auto plainly = models::Strategy::parse("none");
   at::Tensor total;
   for (std::int64_t part = 0; part < options_.accumulate; ++part) {
-    const auto starts = random_starts(options_.seed, done_ * options_.accumulate + part,
-                                      options_.batch, data_.training.size(), options_.gpt.context);
-    const Batch batch = cut(data_.training, starts, options_.gpt.context, network_.device());
-    const at::Tensor loss = network_.run_backward(batch, strategy, share);
-    total = total.defined() ? total + loss * share : loss * share;
+    const Batch batch = batch_of_next_step(part);
+    at::Tensor loss;
+    if (!pipeline_) {
+      loss =
+          network_.run_backward(batch, run == Run::kPlainly ? plainly : strategy_, share) * share;
+    } else if (run == Run::kPlainly) {
+      loss = pipeline_->plain_step(batch.tokens, batch.targets, share);
+    } else {
+      loss = pipeline_->step(batch.tokens, batch.targets, share);
+    }
+    total = total.defined() ? total + loss : loss;
   }
   return total.item<double>();
 }
@@ -94,10 +111,10 @@ void Trainer::open_budget() {
   const BudgetOptions options = budget_options(options_, open_park(options_.park, device), device);
   network_.model()->train();
   const Bytes moments = live - live_bytes(network_.device());
-  const auto plainly = models::Strategy::parse("none");
   Bytes measured;
   if (asked.is_share()) {
-    const Verification plain(*network_.model(), network_.device(), [&] { accumulate(plainly); });
+    const Verification plain(*network_.model(), network_.device(),
+                             [&] { accumulate(Run::kPlainly); });
     measured = need_of_training(*network_.model(), live, plain.report().peak + moments).peak;
   }
   if (asked.is_least()) {
@@ -112,7 +129,7 @@ Bytes Trainer::least_of_backward(const BudgetOptions& options) {
   MemoryBudget boundless(kNoBound, options);
   const Verification recorded(*network_.model(), network_.device(), [&] {
     auto step = boundless.step();
-    accumulate(strategy_);
+    accumulate(Run::kAsAsked);
     step.finish();
   });
   return boundless.least().value();
@@ -122,8 +139,7 @@ TrainedStep Trainer::step(const std::shared_ptr<BudgetObserver>& observer) {
   network_.model()->train();
   std::optional<Verification> verification;
   if (is_verified_next()) {
-    const auto plainly = models::Strategy::parse("none");
-    verification.emplace(*network_.model(), network_.device(), [&] { accumulate(plainly); });
+    verification.emplace(*network_.model(), network_.device(), [&] { accumulate(Run::kPlainly); });
   }
   const auto start = std::chrono::steady_clock::now();
   const PeakScope memory(network_.device());
@@ -141,7 +157,7 @@ TrainedStep Trainer::step(const std::shared_ptr<BudgetObserver>& observer) {
                                            : nullptr;
   std::optional<MemoryBudget::Step> managed;
   if (budget) managed.emplace(budget->step());
-  report.loss = finite_loss(accumulate(strategy_));
+  report.loss = finite_loss(accumulate(Run::kAsAsked));
   report.tokens = options_.accumulate * options_.batch * options_.gpt.context;
   const double comparing = verification ? verification->compare(*network_.model()) : 0;
   const double bound = options_.clip > 0 ? options_.clip : std::numeric_limits<double>::infinity();
@@ -256,6 +272,14 @@ void Trainer::resume(const std::filesystem::path& folder) {
         fmt::format("the data differs from what {} was trained on; give the same --data, or "
                     "start anew in another folder",
                     file));
+  }
+  // Checkpoints of earlier versions know no pipelines.
+  const bool had_pipeline = !then.value("pipeline", "").empty();
+  if (had_pipeline != options_.pipeline.has_value()) {
+    throw UsageError(fmt::format(
+        "{} was made {} --pipeline, with which a model has a head matrix of its own: {}, or start "
+        "anew in another folder",
+        file, had_pipeline ? "with" : "without", had_pipeline ? "give one" : "leave it out"));
   }
   const auto done = saved.facts().at("step").get<std::int64_t>();
   if (done >= options_.steps) {

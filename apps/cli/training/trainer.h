@@ -14,6 +14,7 @@
 
 #include "apps/cli/training/learning_rate.h"
 #include "apps/cli/training/network.h"
+#include "apps/cli/training/pipelined/pipelined_model.h"
 #include "apps/cli/training/text_data.h"
 #include "apps/cli/training/train_options.h"
 #include "apps/cli/training/training_budget.h"
@@ -83,10 +84,15 @@ class Trainer {
   void resume(const std::filesystem::path& folder);
 
   Network& network() { return network_; }
+  // Steps run through it. Null if there is none.
+  const PipelinedModel* pipeline() const { return pipeline_ ? &*pipeline_ : nullptr; }
 
  private:
-  // Forward and backward of all batches of the next step; returns their mean loss.
-  double accumulate(const models::Strategy& strategy);
+  enum class Run { kAsAsked, kPlainly };
+  // Forward and backward of all batches of the next step; returns their mean loss. Plainly: without
+  // recomputation, or without the pipeline.
+  double accumulate(Run run);
+  Batch batch_of_next_step(std::int64_t part) const;
   double finite_loss(double loss) const;
   Bytes least_of_backward(const BudgetOptions& options);
   // Weights, data and the optimizer's moments, which it makes in its first step.
@@ -101,6 +107,7 @@ class Trainer {
   torch::optim::AdamW optimizer_;
   std::int64_t done_ = 0;
   std::optional<TrainingBudget> budget_;
+  std::optional<PipelinedModel> pipeline_;
 };
 
 }  // namespace reprise::app

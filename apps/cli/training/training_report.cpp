@@ -66,10 +66,10 @@ std::string describe_unverified(const TrainOptions& options, const Outcome& outc
 
 int report_difference(const TrainOptions& options, const Outcome& outcome) {
   const std::string saved = saved_where(options);
-  const bool plainly = options.strategy == "none";
+  const bool plainly = options.strategy == "none" && !options.pipeline;
   print_error_line(fmt::format(
       "reprise train: at step {} under {} {}. The step was not done; {}; {}", outcome.last.step,
-      options.strategy, outcome.difference->text(),
+      options.pipeline ? "--pipeline" : options.strategy, outcome.difference->text(),
       saved.empty() ? "nothing was saved, for there is no --checkpoint-dir"
                     : fmt::format("step {} is saved to {}{}", outcome.last.step - 1, saved,
                                   describe_unverified(options, outcome)),
@@ -132,6 +132,10 @@ void print_closing_table(const TrainOptions& options, const Outcome& outcome, Tr
                                     : fmt::format(", {} reserved by the device's allocator",
                                                   to_string(outcome.reserved))));
   if (trainer.budget()) facts.add("budget", describe_tape(outcome, *trainer.budget()));
+  if (trainer.pipeline() != nullptr) {
+    facts.add("bubble", fmt::format("workers were idle for {:.1f} % of the last step's time",
+                                    100 * trainer.pipeline()->timeline().bubble));
+  }
   if (options.verify > 0) facts.add("verified", describe_verification(options, outcome));
   facts.add("weights", fmt::format("{:016x}", hash_parameters(*trainer.network().model())));
   if (outcome.traced_step > 0) {
@@ -158,6 +162,10 @@ void print_json(const TrainOptions& options, const Outcome& outcome, Trainer& tr
       {"weights_xxh3", fmt::format("{:016x}", hash_parameters(*trainer.network().model()))},
       {"saved", saved_where(options)}};
   if (trainer.budget()) result["budget"] = tape_of(outcome, *trainer.budget());
+  if (const PipelinedModel* const pipeline = trainer.pipeline()) {
+    result["pipeline"] = pipeline->json();
+    result["pipeline"]["bubble"] = pipeline->timeline().bubble;
+  }
   if (outcome.reserved != Bytes(0)) result["reserved_bytes"] = outcome.reserved.count;
   if (options.verify > 0) result["verification"] = verification_of(options, outcome);
   if (outcome.traced_step > 0) {

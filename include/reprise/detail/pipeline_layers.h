@@ -18,6 +18,10 @@
 #include <utility>
 #include <vector>
 
+namespace torch::nn {
+class Module;
+}  // namespace torch::nn
+
 namespace reprise {
 
 // One layer: a function, what belongs to it, and the skips that it makes and takes.
@@ -30,6 +34,8 @@ struct PipelineLayer {
   std::function<void(c10::Device)> move = {};
   std::function<void(bool)> train = {};
   std::function<bool()> is_training = {};
+  // Whose BatchNorm modules PipelineOptions::deferred_batch_norm is for; null: none.
+  std::shared_ptr<torch::nn::Module> module = {};
   // The names that forward() stashes and pops (reprise/skip.h).
   std::vector<std::string> stashes = {};
   std::vector<std::string> pops = {};
@@ -82,6 +88,7 @@ PipelineLayer pipeline_layer(const Module& module) {
   PipelineLayer layer;
   const auto pointer = module.ptr();
   layer.name = pointer->name();
+  layer.module = pointer;
   layer.forward = [function = function_of<Value>(module)](std::vector<at::Tensor> input) {
     return to_tensors(function(from_tensors<Value>(std::move(input))));
   };

@@ -183,6 +183,8 @@ std::vector<at::Tensor> StageGraph::backward_inputs(const std::vector<at::Tensor
                 [&](const Branch& branch) { return !noted.insert(branch.node.get()).second; });
   for (Branch& branch : branches_) branch.gradients = apart[branch.node.get()];
 
+  // The others on the way are done once the inputs' gradients are there.
+  std::vector<NodePointer> passed;
   const auto watch = [&](const NodePointer& node) {
     for (const Edge& edge : node->next_edges()) {
       if (!edge.is_valid() || is_on_way(edge)) continue;
@@ -191,6 +193,7 @@ std::vector<at::Tensor> StageGraph::backward_inputs(const std::vector<at::Tensor
       watched.push_back({node, std::move(arrived)});
       return;
     }
+    passed.push_back(node);
   };
   std::unordered_set<Node*> visited;
   std::vector<NodePointer> waiting;
@@ -217,8 +220,10 @@ std::vector<at::Tensor> StageGraph::backward_inputs(const std::vector<at::Tensor
       if (places_[i] >= 0) result[i] = std::move(made[static_cast<std::size_t>(places_[i])]);
     }
   }
+  // They would live on: a branch's saved tensor has its history, and with that the node that made it.
+  for (const NodePointer& node : passed) node->release_variables();
   for (Watched& each : watched) {
-    // Cut off: what lies behind is done, and freed with its saved tensors.
+    // Cut off: what lies behind is done.
     for (Edge& edge : each.node->next_edges()) {
       if (edge.is_valid() && is_on_way(edge)) edge = Edge();
     }

@@ -13,6 +13,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 
@@ -41,6 +42,7 @@ class HookProvider {
   virtual std::unique_ptr<torch::autograd::SavedVariableHooks> make_hooks() = 0;
 };
 
+class BatchStatistics;
 class EffectObserver;
 class DrawStream;
 
@@ -63,6 +65,8 @@ struct ThreadState final : c10::DebugInfoBase {
   std::shared_ptr<EffectObserver> effects;
   // Operators draw from this stream in place of the default generators (draw_stream.h).
   std::shared_ptr<DrawStream> draws;
+  // Running statistics of batch normalization go there (batch_statistics.h).
+  std::shared_ptr<BatchStatistics> statistics;
 
   std::shared_ptr<detail::GroupState> group;
   // Layers stash and pop here (reprise/skip.h).
@@ -77,8 +81,13 @@ struct ThreadState final : c10::DebugInfoBase {
   bool replays_draws = false;
   // Operators in force are reprise's own doing, of which no policy is asked.
   bool own_work = false;
-  // Some caller of this work, possibly on another thread, holds the lock for replays and waits.
-  bool replaying = false;
+  // Which lock for replays some caller of this work holds, possibly on another thread, and waits.
+  // Whoever holds a later one takes no earlier one.
+  enum class ReplayLock { kNone, kOfStage, kOfProcess };
+  ReplayLock replaying = ReplayLock::kNone;
+  // A lock in place of the process's, for regions that turn back memory alone: what they write to
+  // belongs to one stage of a pipeline. Null: there is none.
+  std::shared_ptr<std::mutex> replay_lock;
 
   ThreadState() = default;
   ThreadState(const ThreadState&) = default;

@@ -27,6 +27,7 @@
 #include <vector>
 
 #include "libtorch/memory/managed_memory.h"
+#include "libtorch/operators/batch_statistics.h"
 #include "libtorch/operators/draw_stream.h"
 #include "libtorch/operators/operator_facts.h"
 
@@ -146,10 +147,16 @@ struct Kernel final : c10::OperatorKernel {
       op.redispatchBoxed(below, stack);
     };
     const ThreadState* const state = current_state();
-    const auto draws = state != nullptr ? state->draws : nullptr;
+    if (state == nullptr) return run();
     const OperatorFacts& facts = facts_of(op);
-    if (draws == nullptr || !facts.draws_random) return run();
-    draw_from(*draws, facts, *stack, op.schema().arguments().size(), run);
+    if (facts.draws_random) {
+      const auto draws = state->draws;
+      if (draws == nullptr) return run();
+      return draw_from(*draws, facts, *stack, op.schema().arguments().size(), run);
+    }
+    const auto statistics = state->statistics;
+    if (statistics == nullptr) return run();
+    call_with_statistics(*statistics, op.schema(), *stack, run);
   }
 };
 

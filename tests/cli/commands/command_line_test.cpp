@@ -129,7 +129,7 @@ TEST(CommandLine, RefusesUnknownChoicesAndListsTheKnown) {
   expect_refusal(words("compare --strategies all"), "offload:host, budget:B");
   expect_refusal(words("compare --strategies budget"), "choose one of budget:B");
   expect_refusal(words("train --strategy budget:70%"),
-                 "--strategy is 'budget:70%': give a budget as --budget 70%");
+                 "--strategy is 'budget:70%': give it as --budget 70%");
   expect_refusal(words("compare --strategies segments:9"),
                  "more segments than the model has layers (8)");
 }

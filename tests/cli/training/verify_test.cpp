@@ -48,20 +48,23 @@ TEST_P(Verify, PassesAndLeavesTheTrainingAsItIs) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Train, Verify,
-                         testing::Values("", "--strategy every-block", "--strategy segments:2",
-                                         "--strategy sqrt", "--strategy from-input",
-                                         "--strategy sqrt --reentrant",
-                                         "--strategy from-input --reentrant",
-                                         "--strategy sqrt --accumulate 3",
-                                         "--strategy every-block --dtype bf16",
-                                         "--strategy every-block --attention unfused",
-                                         "--strategy sqrt --determinism values --clip 0",
-                                         "--strategy selective:matmul --determinism values",
-                                         "--strategy selective:all-but-cheap --dtype bf16",
-                                         "--strategy selective:recompute-attention "
-                                         "--attention unfused --determinism values",
-                                         "--strategy offload:disk=."));
+INSTANTIATE_TEST_SUITE_P(
+    Train, Verify,
+    testing::Values("", "--strategy every-block", "--strategy segments:2", "--strategy sqrt",
+                    "--strategy from-input", "--strategy sqrt --reentrant",
+                    "--strategy from-input --reentrant", "--strategy sqrt --accumulate 3",
+                    "--strategy every-block --dtype bf16",
+                    "--strategy every-block --attention unfused",
+                    "--strategy sqrt --determinism values --clip 0",
+                    "--strategy selective:matmul --determinism values",
+                    "--strategy selective:all-but-cheap --dtype bf16",
+                    "--strategy selective:recompute-attention "
+                    "--attention unfused --determinism values",
+                    "--strategy offload:disk=.", "--pipeline stages=2,chunks=2",
+                    "--pipeline stages=2,chunks=2,schedule=gpipe --accumulate 3",
+                    "--pipeline stages=4,chunks=4,schedule=zbv --batch 4",
+                    "--pipeline stages=3,chunks=2,checkpoint=always "
+                    "--dtype bf16 --determinism values"));
 
 TEST(VerifyTrain, ARunGoesOnWithTheSameStepsVerified) {
   const TemporaryFolder folder;

@@ -7,26 +7,18 @@
 #include <reprise/experimental/pgac.h>
 #include <reprise/memory.h>
 #include <reprise/sequential.h>
-#include <torch/nn/pimpl.h>
 
 #include <algorithm>
 #include <chrono>
 #include <utility>
 
 #include "apps/cli/training/device.h"
+#include "apps/cli/training/pipelined/model_layer.h"
 #include "apps/cli/training/recompute_clock.h"
 
 namespace reprise::app {
 
 namespace {
-
-// A function with the modules that it runs, as a layer of a model.
-struct StageImpl : torch::nn::Module {
-  StageImpl(const std::string& name, models::Layer layer) : Module(name), run(std::move(layer)) {}
-  at::Tensor forward(const at::Tensor& x) { return run(x); }
-  models::Layer run;
-};
-TORCH_MODULE(Stage);
 
 // The task as a chain: its blocks, and the head with the loss as the last stage.
 class StagedTask {
@@ -34,14 +26,14 @@ class StagedTask {
   explicit StagedTask(const Task& task) : task_(task), target_(std::make_shared<at::Tensor>()) {
     const std::vector<std::string>& names = task.block_names;
     for (std::size_t i = 0; i < names.size(); ++i) {
-      stages_.push_back(Stage(names[i], clock_.watched(task.blocks[i])));
+      stages_.push_back(ModelLayer(names[i], clock_.watched(task.blocks[i])));
     }
-    Stage head("head", [loss = task.loss, target = target_](const at::Tensor& x) {
+    ModelLayer head("head", [loss = task.loss, target = target_](const at::Tensor& x) {
       return loss(x, *target);
     });
     for (const auto& child : task.module->named_children()) {
       const auto place = std::ranges::find(names, child.key());
-      Stage& owner =
+      ModelLayer& owner =
           place == names.end() ? head : stages_[static_cast<std::size_t>(place - names.begin())];
       owner->register_module(child.key(), child.value());
     }
@@ -49,7 +41,7 @@ class StagedTask {
   }
 
   const Task& task() const { return task_; }
-  const std::vector<Stage>& stages() const { return stages_; }
+  const std::vector<ModelLayer>& stages() const { return stages_; }
   RecomputeClock& clock() { return clock_; }
 
   at::Tensor begin(const TaskBatch& batch) {
@@ -58,13 +50,13 @@ class StagedTask {
   }
   std::vector<TensorFunction> blocks() const {
     std::vector<TensorFunction> blocks;
-    for (const Stage& stage : stages_) blocks.push_back(stage->run);
+    for (const ModelLayer& stage : stages_) blocks.push_back(stage->run);
     blocks.pop_back();
     return blocks;
   }
   at::Tensor head(const at::Tensor& x) const { return stages_.back()->run(x); }
   at::Tensor plain(at::Tensor x) const {
-    for (const Stage& stage : stages_) x = stage->run(x);
+    for (const ModelLayer& stage : stages_) x = stage->run(x);
     return x;
   }
 
@@ -72,7 +64,7 @@ class StagedTask {
   const Task& task_;
   std::shared_ptr<at::Tensor> target_;
   RecomputeClock clock_;
-  std::vector<Stage> stages_;
+  std::vector<ModelLayer> stages_;
 };
 
 // Waits for the device before each reading, so that seconds are counted where they are spent.

@@ -24,6 +24,7 @@
 #include "apps/cli/training/learning_rate.h"
 #include "apps/cli/training/memory_need.h"
 #include "apps/cli/training/methods/method.h"
+#include "apps/cli/training/methods/pipeline_method.h"
 #include "apps/cli/training/methods/run_lines.h"
 #include "apps/cli/training/methods/task.h"
 #include "apps/cli/training/network.h"
@@ -81,10 +82,11 @@ class TrainedRun {
         device_(device),
         learning_rate_{options.learning_rate, *options.warmup, options.steps},
         optimizer_(make_optimizer(*task.module, options)),
-        method_(make_method({.name = run.method,
-                             .steps = options.steps,
-                             .seed = static_cast<std::uint64_t>(options.seed)},
-                            task, device, budget.limit - budget.live)) {
+        method_(options.pipeline ? make_pipeline_method(*options.pipeline, task, device)
+                                 : make_method({.name = run.method,
+                                                .steps = options.steps,
+                                                .seed = static_cast<std::uint64_t>(options.seed)},
+                                               task, device, budget.limit - budget.live)) {
     task.module->train();
   }
 

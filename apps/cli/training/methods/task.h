@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/cli/training/pipelined/pipelined_model.h"
 #include "apps/cli/training/train_options.h"
 #include "models/strategy.h"
 
@@ -70,11 +71,9 @@ template <class Model>
 void use(Task& task, const Model& model, c10::Device device) {
   task.module = model.ptr();
   task.module->to(device);
+  task.block_names = names_of_blocks(*task.module, model->blocks());
   for (const auto& block : model->blocks()) {
     task.blocks.push_back([block = block.ptr()](const at::Tensor& x) { return block->forward(x); });
-    for (const auto& child : task.module->named_children()) {
-      if (child.value() == block.ptr()) task.block_names.push_back(child.key());
-    }
   }
 }
 

@@ -77,7 +77,8 @@ void use_bert(Task& task, const RunOptions& run, c10::Device device) {
                                         .context = run.gpt.context,
                                         .vocabulary = kMask + 1,
                                         .dropout = run.gpt.dropout,
-                                        .fused_attention = run.gpt.fused_attention});
+                                        .fused_attention = run.gpt.fused_attention,
+                                        .tied_head = run.gpt.tied_head});
   use(task, bert, device);
   task.model = "BERT";
   task.first = [bert](const at::Tensor& tokens) mutable { return bert->embed(tokens); };
