@@ -103,7 +103,9 @@ TEST_F(LeastBytes, OfAStepUnderPressureAreThoseOfTheStepWithRoom) {
   }
 }
 
-TEST_F(LeastBytes, WorkByMeasuredCostsAndByPlans) {
+TEST_F(LeastBytes, WorkOnlineAndByPlans) {
+  const tape::ReplayCosts::GivenScope given(
+      {.seconds_a_replay = 1e-4, .packed_bytes_a_second = 3e9});
   for (const bool learn : {false, true}) {
     for (const testing::TrainedKind& kind : testing::trained()) {
       SCOPED_TRACE(kind.name);
