@@ -4,9 +4,9 @@ scripts/test --torch.
     cpu_torch.py VERSION FOLDER [--processor NAME]
 
 FOLDER/torch is then LibTorch's folder (include, lib, share). NAME is aarch64 for a build by a cross compiler, which CXX
-then names. The wheel is one for CUDA, and needs gigabytes of NVIDIA's
-packages. Its CPU half needs only the runtime and CUPTI of them. The CUDA half and the Python half are left out.
-libtorch.so would load them, so a library without content takes its place.
+then names. The wheel is one for CUDA, and needs gigabytes of NVIDIA's packages. Its CPU half needs only the runtime and CUPTI
+of them. The CUDA half and the Python half are left out. libtorch.so would load them, so a library without content takes its
+place.
 """
 
 import argparse
@@ -61,8 +61,8 @@ def add_nvidia(library, work, processor):
 def stand_in(folder):
     """A libtorch.so that loads the CPU's half alone."""
     (folder / "libtorch.so").unlink()
-    subprocess.run([os.environ.get("CXX", "c++"), "-shared", "-x", "c++", "/dev/null", "-o", folder / "libtorch.so", "-Wl,-soname,libtorch.so",
-                    "-Wl,--no-as-needed", f"-L{folder}", "-ltorch_cpu", "-Wl,-rpath,$ORIGIN",
+    subprocess.run([os.environ.get("CXX", "c++"), "-shared", "-x", "c++", "/dev/null", "-o", folder / "libtorch.so",
+                    "-Wl,-soname,libtorch.so", "-Wl,--no-as-needed", f"-L{folder}", "-ltorch_cpu", "-Wl,-rpath,$ORIGIN",
                     "-Wl,--allow-shlib-undefined"], check=True)
 
 

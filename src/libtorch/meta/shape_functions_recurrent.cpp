@@ -49,10 +49,15 @@ Tensor run_lstm_layer(const Lstm& lstm, const Tensor& input, std::size_t layer,
                              : at::zeros({weights[0].size(0)}, weights[0].options());
     };
     const auto at_index = static_cast<std::int64_t>(index);
+    // In LibTorch's order, which is that of GCC for arguments of a call: the last one first.
+    const Tensor cell_before = lstm.states[1].select(0, at_index);
+    const Tensor hidden_before = lstm.states[0].select(0, at_index);
+    const Tensor bias_of_hidden = bias(3);
+    const Tensor bias_of_input = bias(2);
     auto [output, hidden, cell, workspace] = at::mkldnn_rnn_layer(
-        input, weights[0], weights[1], bias(2), bias(3), lstm.states[0].select(0, at_index),
-        lstm.states[1].select(0, at_index), direction > 0, {}, kLstmMode, lstm.states[0].size(-1),
-        lstm.layers, lstm.has_biases, lstm.bidirectional, false, lstm.train);
+        input, weights[0], weights[1], bias_of_input, bias_of_hidden, hidden_before, cell_before,
+        direction > 0, {}, kLstmMode, lstm.states[0].size(-1), lstm.layers, lstm.has_biases,
+        lstm.bidirectional, false, lstm.train);
     outputs.push_back(output);
     last[0].push_back(hidden);
     last[1].push_back(cell);
