@@ -86,7 +86,7 @@ Value from_tensors(std::vector<at::Tensor> tensors) {
 template <class Value, class Module>
 PipelineLayer pipeline_layer(const Module& module) {
   PipelineLayer layer;
-  const auto pointer = module.ptr();
+  const auto& pointer = module.ptr();
   layer.name = pointer->name();
   layer.module = pointer;
   layer.forward = [function = function_of<Value>(module)](std::vector<at::Tensor> input) {
