@@ -45,6 +45,7 @@
 #include <reprise/bytes.h>
 #include <reprise/checkpoint.h>
 #include <reprise/detail/pipeline_layers.h>
+#include <reprise/pipeline_residency.h>
 #include <reprise/pipeline_schedule.h>
 #include <reprise/sequential.h>
 
@@ -74,6 +75,17 @@ struct PipelineOptions {
   CheckpointMode checkpoint = CheckpointMode::kExceptLast;
   // In place of `checkpoint`: micro-batches with an index below it are checkpointed.
   std::optional<std::int64_t> checkpoint_stop = std::nullopt;
+  // In place of both: the most bytes that the stages of each worker may take, one number for all
+  // workers or one for each. Which micro-batches are kept, and which layers of the others run again,
+  // is then planned (reprise/pipeline_residency.h). The bytes are for parameters, their gradients,
+  // buffers, and what forwards and backwards keep and need for a moment. The mini-batch, outputs
+  // of the model and losses are the caller's. Optimizer states do not count either.
+  //
+  // The first call for a mini-batch of a form runs each layer, and the loss, some times on the first
+  // micro-batch, as profile_chain() does. So no other thread should allocate meanwhile. The call
+  // throws BudgetError, before the step, if a worker's stages cannot fit, and UsageError for layers
+  // that take or return several tensors, or have skips.
+  std::vector<Bytes> bytes = {};
   // By name (schedules::names()) or, if `custom_schedule` has stages, that one. forward() runs as
   // "gpipe" whatever is chosen; step() runs this.
   std::string schedule = "gpipe";
@@ -165,6 +177,10 @@ class Pipeline {
   std::int64_t checkpoint_stop(std::int64_t micro_batches) const;
   // The schedule that step() runs for so many micro-batches.
   PipelineSchedule schedule(std::int64_t micro_batches) const;
+  // What the stages keep of each micro-batch of such a mini-batch in step(), or in forward() and its
+  // backward, planned as `bytes` says; without `bytes`, all is kept. Runs layers, but no step.
+  PipelineResidency plan(const at::Tensor& input, const at::Tensor& target, const Loss& loss);
+  PipelineResidency plan(const at::Tensor& input);
   // What the last forward(), its backward, or the last step() did. Bytes are not measured.
   PipelineTimeline timeline() const;
 

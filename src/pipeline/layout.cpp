@@ -53,6 +53,16 @@ void check_options(const PipelineOptions& options) {
     throw UsageError("Pipeline: checkpoint_stop is " + std::to_string(*options.checkpoint_stop) +
                      "; micro-batches below it are checkpointed, so it is at least 0 (none)");
   }
+  if (!options.bytes.empty() && options.checkpoint_stop) {
+    throw UsageError("Pipeline: both bytes and checkpoint_stop (" +
+                     std::to_string(*options.checkpoint_stop) +
+                     ") are given; bytes plans what is recomputed, so leave one of them out");
+  }
+  for (std::size_t i = 0; i < options.bytes.size(); ++i) {
+    if (options.bytes[i] > Bytes(0)) continue;
+    throw UsageError("Pipeline: bytes[" + std::to_string(i) + "] is " +
+                     std::to_string(options.bytes[i].count) + "; it must be at least 1");
+  }
   if (options.threads < 0) {
     throw UsageError("Pipeline: threads is " + std::to_string(options.threads) +
                      "; give at least 1, or 0 for as many as the caller has");
@@ -156,6 +166,12 @@ Layout layout_of(const std::vector<PipelineLayer>& layers, const PipelineOptions
     throw UsageError("Pipeline: there are " + std::to_string(options.devices.size()) +
                      " devices for the " + std::to_string(layout.workers) +
                      " workers of the schedule; name one for each");
+  }
+  if (options.bytes.size() > 1 &&
+      static_cast<std::int64_t>(options.bytes.size()) != layout.workers) {
+    throw UsageError("Pipeline: bytes has " + std::to_string(options.bytes.size()) +
+                     " numbers for the " + std::to_string(layout.workers) +
+                     " workers; give one for all, or one for each worker");
   }
   for (const c10::Device& device : options.devices) check_device(device);
   const auto worker_of_stage = schedule_for(options, options.chunks).worker_of_stage();

@@ -10,6 +10,7 @@
 #include "libtorch/base/thread_state.h"
 #include "pipeline/draws.h"
 #include "pipeline/skips.h"
+#include "pipeline/stage_plan.h"
 
 namespace reprise::pipeline {
 namespace {
@@ -66,9 +67,9 @@ Tensors Stage::run_on_copies(const Tensors& inputs, std::uint64_t seed,
 }
 
 Tensors StageRun::forward(const std::shared_ptr<const Stage>& stage, const Tensors& inputs,
-                          std::uint64_t seed, std::int64_t micro_batch, bool checkpointed,
+                          std::uint64_t seed, std::int64_t micro_batch, const Residency& residency,
                           const Then& then) {
-  const bool copies = checkpointed && stage->changes_inputs != Stage::Changes::kNo;
+  const bool copies = residency.checkpointed && stage->changes_inputs != Stage::Changes::kNo;
   const auto function = [stage, seed, micro_batch, copies, then](const Tensors& values) {
     Tensors outputs = copies ? stage->run_on_copies(values, seed, micro_batch)
                              : stage->run(values, seed, micro_batch);
@@ -85,9 +86,14 @@ Tensors StageRun::forward(const std::shared_ptr<const Stage>& stage, const Tenso
   }
   here = graph_.enter(here, needs_gradient);
   Tensors outputs;
-  if (checkpointed) {
+  if (residency.plan != nullptr) {
+    PlannedRun run =
+        run_by_plan(stage, residency.plan, std::move(here), seed, micro_batch, then);
+    outputs = std::move(run.outputs);
+    frames_ = std::move(run.ahead);
+  } else if (residency.checkpointed) {
     auto call = detail::make_call(function, std::move(here));
-    frame_ = region::run_in_frame(stage->regions, call);
+    frames_.push_back(region::run_in_frame(stage->regions, call));
     outputs = call->take_result();
   } else {
     outputs = function(here);
@@ -113,25 +119,30 @@ Tensors StageRun::forward(const std::shared_ptr<const Stage>& stage, const Tenso
   return outputs;
 }
 
-void StageRun::recompute() { frame_->recompute_ahead(); }
+bool StageRun::waits_for_recompute() const {
+  return std::any_of(frames_.begin(), frames_.end(),
+                     [](const auto& frame) { return !frame->is_done(); });
+}
 
-Tensors StageRun::backward(const Tensors& gradients, bool keep) {
-  Tensors here;
-  for (const at::Tensor& gradient : gradients) here.push_back(on(stage_->device, gradient));
-  Tensors result = graph_.backward(here, keep);
-  if (!keep) frame_.reset();
+void StageRun::recompute() {
+  for (const auto& frame : frames_) frame->recompute_ahead();
+}
+
+Tensors StageRun::backward(Tensors gradients, bool keep) {
+  for (at::Tensor& gradient : gradients) gradient = on(stage_->device, gradient);
+  Tensors result = graph_.backward(std::move(gradients), keep);
+  if (!keep) frames_.clear();
   return result;
 }
 
-Tensors StageRun::backward_inputs(const Tensors& gradients) {
-  Tensors here;
-  for (const at::Tensor& gradient : gradients) here.push_back(on(stage_->device, gradient));
-  return graph_.backward_inputs(here);
+Tensors StageRun::backward_inputs(Tensors gradients) {
+  for (at::Tensor& gradient : gradients) gradient = on(stage_->device, gradient);
+  return graph_.backward_inputs(std::move(gradients));
 }
 
 void StageRun::backward_weights() {
   graph_.backward_weights();
-  frame_.reset();
+  frames_.clear();
 }
 
 }  // namespace reprise::pipeline

@@ -38,29 +38,38 @@ struct Stage {
   Tensors run_on_copies(const Tensors& inputs, std::uint64_t seed, std::int64_t micro_batch) const;
 };
 
+struct StagePlan;
+
 // A stage and a micro-batch, from forward to backward.
 class StageRun {
  public:
   // The loss, which follows the layers of the last stage and belongs to that stage.
   using Then = std::function<Tensors(Tensors)>;
+  // Kept as a whole, checkpointed as a whole, or by a plan.
+  struct Residency {
+    bool checkpointed = false;
+    std::shared_ptr<const StagePlan> plan = nullptr;
+  };
 
   // Records a graph if grad mode is on. Inputs that require grad get gradients. The outputs have no
   // history, and require grad where backward needs their gradients.
   Tensors forward(const std::shared_ptr<const Stage>& stage, const Tensors& inputs,
-                  std::uint64_t seed, std::int64_t micro_batch, bool checkpointed,
+                  std::uint64_t seed, std::int64_t micro_batch, const Residency& residency,
                   const Then& then = {});
 
   // Whether recompute() has something to do.
-  bool waits_for_recompute() const { return frame_ != nullptr && !frame_->is_done(); }
+  bool waits_for_recompute() const;
   void recompute();
-  Tensors backward(const Tensors& gradients, bool keep);
-  Tensors backward_inputs(const Tensors& gradients);
+  // Gradients are freed as soon as they are used.
+  Tensors backward(Tensors gradients, bool keep);
+  Tensors backward_inputs(Tensors gradients);
   void backward_weights();
 
  private:
   std::shared_ptr<const Stage> stage_;
   libtorch::StageGraph graph_;
-  std::shared_ptr<region::Frame> frame_;
+  // Of what can run again before the gradient is there.
+  std::vector<std::shared_ptr<region::Frame>> frames_;
 };
 
 }  // namespace reprise::pipeline

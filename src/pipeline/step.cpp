@@ -23,6 +23,11 @@ StageRun& Step::run_of(const PipelineAction& action) {
               [static_cast<std::size_t>(action.micro_batch)];
 }
 
+StageRun::Residency Step::residency_of(const PipelineAction& action) const {
+  if (plan_.residency == nullptr) return {action.micro_batch < plan_.checkpoint_stop, nullptr};
+  return {false, plan_.residency->of(action.stage, action.micro_batch)};
+}
+
 void Step::give_input(std::int64_t micro_batch, Tensors inputs) {
   exchange_->send(Way::kForward, 0, micro_batch, 0, std::move(inputs));
 }
@@ -87,11 +92,11 @@ void Step::perform(std::int64_t worker, const PipelineAction& action, bool keep)
     case PipelineWork::kInputGradient: {
       // Before the gradient is there.
       if (run.waits_for_recompute()) timed(true, [&] { run.recompute(); });
-      const Tensors gradients = gradients_of(action);
+      Tensors gradients = gradients_of(action);
       timed(false, [&] {
         send_input_gradients(action, action.work == PipelineWork::kBackward
-                                         ? run.backward(gradients, keep)
-                                         : run.backward_inputs(gradients));
+                                         ? run.backward(std::move(gradients), keep)
+                                         : run.backward_inputs(std::move(gradients)));
       });
       return;
     }
@@ -112,7 +117,7 @@ void Step::forward(const PipelineAction& action, Tensors inputs) {
   }
   Tensors outputs = run_of(action).forward(core_->stages[static_cast<std::size_t>(action.stage)],
                                            inputs, plan_.seed, action.micro_batch,
-                                           action.micro_batch < plan_.checkpoint_stop, then);
+                                           residency_of(action), then);
   const std::size_t values = outputs.size() - stage.sends.size();
   for (std::size_t i = 0; i < stage.sends.size(); ++i) {
     const auto& skip = layout.skips[stage.sends[i]];
@@ -201,6 +206,20 @@ std::vector<Actions> backward_actions(const Layout& layout, std::int64_t micro_b
   auto actions = by_stage(layout, micro_batches, PipelineWork::kBackward);
   for (Actions& own : actions) std::reverse(own.begin(), own.end());
   return actions;
+}
+
+PipelineSchedule forward_schedule(const Layout& layout, std::int64_t micro_batches) {
+  PipelineSchedule schedule{"forward", std::ssize(layout.stages), micro_batches, {}};
+  schedule.workers.resize(static_cast<std::size_t>(layout.workers));
+  for (const auto& actions :
+       {forward_actions(layout, micro_batches), backward_actions(layout, micro_batches)}) {
+    for (std::size_t worker = 0; worker < actions.size(); ++worker) {
+      for (const PipelineAction& action : actions[worker]) {
+        schedule.workers[worker].push_back({action});
+      }
+    }
+  }
+  return schedule;
 }
 
 std::vector<Actions> actions_of(const PipelineSchedule& schedule) {

@@ -15,6 +15,7 @@
 #include "pipeline/exchange.h"
 #include "pipeline/layout.h"
 #include "pipeline/stage.h"
+#include "pipeline/stage_plan.h"
 #include "pipeline/workers.h"
 
 namespace reprise::pipeline {
@@ -28,6 +29,18 @@ struct Core {
   std::unique_ptr<Workers> workers;
 };
 
+// A plan of residency, and as the stages run it.
+struct PlannedResidency {
+  PipelineResidency plan;
+  std::vector<std::vector<std::shared_ptr<const StagePlan>>> choices;  // of each stage
+
+  std::shared_ptr<const StagePlan> of(std::int64_t stage, std::int64_t micro_batch) const {
+    const auto s = static_cast<std::size_t>(stage);
+    const auto& choice_of = plan.stages[s].choice_of;
+    return choices[s][static_cast<std::size_t>(choice_of[static_cast<std::size_t>(micro_batch)])];
+  }
+};
+
 // A worker's actions, in order.
 using Actions = std::vector<PipelineAction>;
 
@@ -36,6 +49,8 @@ class Step {
   struct Plan {
     std::int64_t micro_batches = 1;
     std::int64_t checkpoint_stop = 0;
+    // In place of checkpoint_stop.
+    std::shared_ptr<const PlannedResidency> residency = nullptr;
     std::uint64_t seed = 0;
     // Ends the last stage: makes the loss of a micro-batch, and what else is to be returned, of the
     // outputs. Backward begins at the loss with the gradient `weights[micro_batch]`.
@@ -66,6 +81,7 @@ class Step {
   Tensors gradients_of(const PipelineAction& action);
   void send_input_gradients(const PipelineAction& action, Tensors gradients);
   StageRun& run_of(const PipelineAction& action);
+  StageRun::Residency residency_of(const PipelineAction& action) const;
 
   const std::shared_ptr<Core> core_;
   const Plan plan_;
@@ -107,6 +123,8 @@ class Step::Record {
 // The actions of forward() and of its backward: all of one kind, stage by stage.
 std::vector<Actions> forward_actions(const Layout& layout, std::int64_t micro_batches);
 std::vector<Actions> backward_actions(const Layout& layout, std::int64_t micro_batches);
+// Both, one after the other, as a schedule.
+PipelineSchedule forward_schedule(const Layout& layout, std::int64_t micro_batches);
 std::vector<Actions> actions_of(const PipelineSchedule& schedule);
 
 }  // namespace reprise::pipeline

@@ -1,5 +1,5 @@
 // Runs a model's layers one by one and writes down what each takes (reprise/sequential.h).
-#include "reprise/sequential.h"
+#include "region/profile_chain.h"
 
 #include <ATen/DeviceAccelerator.h>
 #include <c10/util/Exception.h>
@@ -87,8 +87,12 @@ struct Measured {
 class Profiler {
  public:
   Profiler(const std::vector<TensorFunction>& functions, const std::vector<std::string>& names,
-           const at::Tensor& sample, const std::vector<at::Tensor>& parameters)
-      : functions_(functions), names_(names), sample_(sample), device_(sample.device()) {
+           const at::Tensor& sample, const std::vector<at::Tensor>& parameters, bool is_part)
+      : functions_(functions),
+        names_(names),
+        sample_(sample),
+        device_(sample.device()),
+        is_part_(is_part) {
     for (const at::Tensor& parameter : parameters) {
       const bool is_known =
           std::any_of(parameters_.begin(), parameters_.end(),
@@ -97,8 +101,15 @@ class Profiler {
     }
   }
 
-  Chain run(std::int64_t repetitions) {
-    group();
+  region::ProfiledPart run(std::int64_t repetitions) {
+    if (!group()) {
+      copies_input_ = true;
+      functions_.front() = [first = functions_.front()](const at::Tensor& x) {
+        return first(x.clone());
+      };
+      groups_.clear();
+      group();
+    }
     // Once that is not counted, which also tells the layout of the gradients that stages get.
     run_stages(1, [this](std::size_t i, std::vector<Measured>& runs) {
       if (i > 0) groups_[i - 1].gradient_strides = std::move(runs.back().gradient_strides);
@@ -111,7 +122,7 @@ class Profiler {
     });
     chain.input_gradient = last.front().input_gradient;
     share_gradients(chain, last);
-    return chain;
+    return {std::move(chain), std::move(output_of_last_), before_requires_grad_, copies_input_};
   }
 
  private:
@@ -133,11 +144,13 @@ class Profiler {
       use(i, runs);
       input = std::exchange(output_, {});
     }
+    output_of_last_ = std::move(input);
   }
 
   // A layer that writes to its input, or whose result lies on its memory, belongs to the one
-  // before; at the beginning of the chain, where there is none, to the one after.
-  void group() {
+  // before; at the beginning of the chain, where there is none, to the one after. False if a layer
+  // writes to the input of a part, which then works on a copy.
+  bool group() {
     const at::NoGradGuard no_grad;
     const at::Tensor sample = sample_.detach().clone();
     at::Tensor tensor = sample;
@@ -146,6 +159,7 @@ class Profiler {
                          before = detail::changes_of(tensor);
       at::Tensor result = functions_[i](tensor);
       if (detail::changes_of(sample) != of_sample) {
+        if (is_part_) return false;
         throw UsageError("profile_chain: layer " + std::to_string(i) +
                          (i < names_.size() ? " (" + names_[i] + ")" : "") +
                          " writes to the chain's input, from which no region could run it again; "
@@ -158,6 +172,7 @@ class Profiler {
       }
       tensor = std::move(result);
     }
+    return true;
   }
 
   at::Tensor call(const Group& group, at::Tensor tensor) const {
@@ -199,7 +214,8 @@ class Profiler {
     stage.keep_temporaries = std::max(peak.peak_above_start() - made, Bytes(0));
     before_requires_grad_ = output.requires_grad();
     // Nobody else holds an output in a step, but the caller that of the last stage.
-    const at::Tensor held = group.end == functions_.size() ? output.detach() : at::Tensor();
+    const bool is_held = group.end == functions_.size() && !is_part_;
+    const at::Tensor held = is_held ? output.detach() : at::Tensor();
     if (before_requires_grad_) backward(measured, group, since, input, std::move(output));
     return measured;
   }
@@ -311,20 +327,25 @@ class Profiler {
     return stage;
   }
 
-  const std::vector<TensorFunction>& functions_;
+  std::vector<TensorFunction> functions_;
   const std::vector<std::string>& names_;
   const at::Tensor& sample_;
   const c10::Device device_;
+  const bool is_part_;
+  bool copies_input_ = false;
+  at::Tensor output_of_last_;
   std::vector<at::Tensor> parameters_;
   std::vector<Group> groups_;
   at::Tensor output_;
   bool before_requires_grad_ = false;
 };
 
-Chain profile_layers(const std::vector<TensorFunction>& functions,
-                     const std::vector<std::string>& names, const at::Tensor& sample,
-                     const std::vector<at::Tensor>& parameters,
-                     const std::vector<at::Tensor>& buffers, const ProfileOptions& options) {
+region::ProfiledPart profile_layers(const std::vector<TensorFunction>& functions,
+                                    const std::vector<std::string>& names,
+                                    const at::Tensor& sample,
+                                    const std::vector<at::Tensor>& parameters,
+                                    const std::vector<at::Tensor>& buffers,
+                                    const ProfileOptions& options, bool is_part) {
   if (functions.empty()) {
     throw UsageError("profile_chain: the list of layers is empty; give at least one");
   }
@@ -336,7 +357,7 @@ Chain profile_layers(const std::vector<TensorFunction>& functions,
   const libtorch::ThreadStateScope alone(libtorch::state_without_regions());
   const Unchanged unchanged(sample, buffers);
   const at::AutoGradMode with_grad(true);
-  return Profiler(functions, names, sample, parameters).run(options.repetitions);
+  return Profiler(functions, names, sample, parameters, is_part).run(options.repetitions);
 }
 
 }  // namespace
@@ -344,8 +365,18 @@ Chain profile_layers(const std::vector<TensorFunction>& functions,
 Chain profile_chain(const std::vector<TensorFunction>& functions, const at::Tensor& sample,
                     const std::vector<at::Tensor>& parameters,
                     const std::vector<at::Tensor>& buffers, const ProfileOptions& options) {
-  return profile_layers(functions, {}, sample, parameters, buffers, options);
+  return profile_layers(functions, {}, sample, parameters, buffers, options, false).chain;
 }
+
+namespace region {
+
+ProfiledPart profile_part(const detail::Layers& layers, const at::Tensor& sample,
+                          const ProfileOptions& options) {
+  return profile_layers(layers.functions, layers.names, sample, layers.parameters, layers.buffers,
+                        options, true);
+}
+
+}  // namespace region
 
 namespace detail {
 
@@ -353,7 +384,8 @@ Chain profile(const Layers& layers, const at::Tensor& sample, const ProfileOptio
   std::vector<std::string> names;
   for (const std::string& name : layers.names) names.push_back(short_name(name));
   return profile_layers(layers.functions, names, sample, layers.parameters, layers.buffers,
-                        options);
+                        options, false)
+      .chain;
 }
 
 }  // namespace detail

@@ -1,5 +1,6 @@
 #include "libtorch/autograd/stage_graph.h"
 
+#include <ATen/ops/empty.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
@@ -85,20 +86,35 @@ struct Roots {
   variable_list gradients;
 };
 
-Roots with_gradients(const edge_list& roots, const std::vector<at::Tensor>& gradients) {
+Roots with_gradients(const edge_list& roots, std::vector<at::Tensor> gradients) {
   Roots with;
   for (std::size_t i = 0; i < roots.size(); ++i) {
     if (!roots[i].is_valid() || !gradients[i].defined()) continue;
     with.edges.push_back(roots[i]);
-    with.gradients.push_back(gradients[i]);
+    with.gradients.push_back(std::move(gradients[i]));
   }
   return with;
 }
 
-variable_list execute(const Roots& roots, bool keep, bool accumulate, const edge_list& to = {}) {
+// Where backward begins. The engine holds the gradients that it is given until the end, so it is
+// given one element on their device, and this node gives the gradients, and holds them no longer.
+struct StageExit final : Node {
+  variable_list gradients;
+
+  variable_list apply(variable_list&& /*start*/) override { return std::move(gradients); }
+  std::string name() const override { return "StageExit"; }
+};
+
+variable_list execute(Roots roots, bool keep, bool accumulate, const edge_list& to = {}) {
   ensure_engine_front();
+  const auto exit = make_node<StageExit>();
+  const c10::Device device = roots.gradients.front().device();
+  const at::Tensor start = at::empty({}, at::TensorOptions(at::kFloat).device(device));
+  exit->add_input_metadata(start);
+  exit->set_next_edges(std::move(roots.edges));
+  static_cast<StageExit&>(*exit).gradients = std::move(roots.gradients);
   return torch::autograd::Engine::get_default_engine().execute(
-      roots.edges, roots.gradients, keep, /*create_graph=*/false, accumulate, to);
+      {Edge(exit, 0)}, {start}, keep, /*create_graph=*/false, accumulate, to);
 }
 
 }  // namespace
@@ -145,15 +161,15 @@ std::vector<at::Tensor> StageGraph::take_input_gradients() {
   return gradients;
 }
 
-std::vector<at::Tensor> StageGraph::backward(const std::vector<at::Tensor>& gradients, bool keep) {
-  const Roots roots = with_gradients(roots_, gradients);
-  if (!roots.edges.empty()) execute(roots, keep, true);
+std::vector<at::Tensor> StageGraph::backward(std::vector<at::Tensor> gradients, bool keep) {
+  Roots roots = with_gradients(roots_, std::move(gradients));
+  if (!roots.edges.empty()) execute(std::move(roots), keep, true);
   auto result = take_input_gradients();
   if (!keep) clear();
   return result;
 }
 
-std::vector<at::Tensor> StageGraph::backward_inputs(const std::vector<at::Tensor>& gradients) {
+std::vector<at::Tensor> StageGraph::backward_inputs(std::vector<at::Tensor> gradients) {
   const auto towards = nodes_towards(roots_, entry_.get());
   const auto is_on_way = [&](const Edge& edge) { return towards.contains(edge.function.get()); };
   // These nodes have branches off the way to the inputs. An output that does not depend on the inputs
@@ -169,7 +185,7 @@ std::vector<at::Tensor> StageGraph::backward_inputs(const std::vector<at::Tensor
     if (!roots_[i].is_valid() || !gradients[i].defined()) continue;
     if (is_on_way(roots_[i])) {
       roots.edges.push_back(roots_[i]);
-      roots.gradients.push_back(gradients[i]);
+      roots.gradients.push_back(std::move(gradients[i]));
       continue;
     }
     auto& arrived = apart[roots_[i].function.get()];
@@ -212,7 +228,7 @@ std::vector<at::Tensor> StageGraph::backward_inputs(const std::vector<at::Tensor
     edge_list to;
     for (std::uint32_t place = 0; place < entry_->num_inputs(); ++place)
       to.emplace_back(entry_, place);
-    variable_list made = execute(roots, true, false, to);
+    variable_list made = execute(std::move(roots), true, false, to);
     for (std::size_t i = 0; i < inputs_; ++i) {
       if (places_[i] >= 0) result[i] = std::move(made[static_cast<std::size_t>(places_[i])]);
     }
@@ -244,7 +260,7 @@ void StageGraph::backward_weights() {
     }
   }
   branches_.clear();
-  if (!roots.edges.empty()) execute(roots, false, true);
+  if (!roots.edges.empty()) execute(std::move(roots), false, true);
   clear();
 }
 
