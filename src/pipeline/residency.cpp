@@ -63,14 +63,19 @@ Bytes bytes_of(const at::Tensor& tensor) {
   return Bytes(static_cast<std::int64_t>(tensor.nbytes()));
 }
 
-// Parameters with their gradients, and buffers.
-Bytes resident_of(const Stage& stage) {
-  Bytes bytes;
+// Allocators hand out multiples of that.
+constexpr std::int64_t kPiece = 512;
+
+// Parameters with their gradients, and buffers. Losses and other single numbers have their share,
+// one a micro-batch and a few more.
+Bytes resident_of(const Stage& stage, std::int64_t micro_batches) {
+  Bytes bytes = Bytes(kPiece) * (micro_batches + 2);
   std::unordered_set<const void*> seen;
   const auto add = [&](const at::Tensor& tensor, std::int64_t times) {
-    if (tensor.defined() && seen.insert(tensor.unsafeGetTensorImpl()).second) {
-      bytes += bytes_of(tensor) * times;
-    }
+    if (!tensor.defined() || !seen.insert(tensor.unsafeGetTensorImpl()).second) return;
+    const std::int64_t count = bytes_of(tensor).count;
+    const bool has_pieces = !tensor.device().is_cpu();
+    bytes += Bytes(has_pieces ? (count + kPiece - 1) / kPiece * kPiece : count) * times;
   };
   for (const PipelineLayer& layer : stage.layers) {
     for (const at::Tensor& each : layer.parameters) add(each, each.requires_grad() ? 2 : 1);
@@ -135,7 +140,7 @@ class StageProfiler {
     profile.layers = std::move(part.chain);
     // A view of the mini-batch is the caller's.
     if (s > 0 || given.device() != stage.device) profile.input = bytes_of(sample);
-    profile.resident = resident_of(stage);
+    profile.resident = resident_of(stage, request_.schedule.micro_batches);
     copies_input.push_back(part.copies_input);
     output_ = std::move(part.output);
     output_requires_grad_ = part.output_requires_grad;
