@@ -45,6 +45,10 @@ struct PipelineStageProfile {
 struct PipelineResidency {
   struct Stage {
     std::int64_t worker = 0;
+    // The most inputs from the stage before, and gradients from the stage after, that wait for the
+    // worker: senders wait for room. As many wait in a simulated step of even stages, so no worker
+    // waits forever.
+    std::int64_t most_inputs_waiting = 1, most_gradients_waiting = 1;
     // The plan of each micro-batch is one of `choices`.
     std::vector<std::int64_t> choice_of;
     std::vector<PipelineMicroBatch> choices;

@@ -80,12 +80,16 @@ void check_options(const PipelineOptions& options) {
   detail::check_options(options.regions);
 }
 
-void check_device(c10::Device device) {
-  if (device.is_cpu()) return;
+// With its index.
+c10::Device checked(c10::Device device) {
+  if (device.is_cpu()) return c10::kCPU;
   const auto accelerator = at::accelerator::getAccelerator();
   const c10::DeviceIndex count =
       accelerator == device.type() ? at::accelerator::deviceCount() : c10::DeviceIndex{0};
-  if (device.has_index() ? device.index() < count : count > 0) return;
+  if (!device.has_index() && count > 0) {
+    return {device.type(), at::accelerator::getDeviceIndex()};
+  }
+  if (device.has_index() && device.index() < count) return device;
   throw UsageError("Pipeline: there is no device " + device.str() + "; this machine has " +
                    std::to_string(count) + " of that type");
 }
@@ -156,6 +160,13 @@ PipelineSchedule schedule_for(const PipelineOptions& options, std::int64_t micro
   return schedules::by_name(options.schedule, workers, stages / workers, micro_batches);
 }
 
+c10::Device Layout::device_of(std::int64_t worker) const {
+  for (const StagePart& stage : stages) {
+    if (stage.worker == worker) return stage.device;
+  }
+  return c10::kCPU;
+}
+
 Layout layout_of(const std::vector<PipelineLayer>& layers, const PipelineOptions& options) {
   check_options(options);
   check_balance(options.balance, layers.size());
@@ -173,7 +184,8 @@ Layout layout_of(const std::vector<PipelineLayer>& layers, const PipelineOptions
                      " numbers for the " + std::to_string(layout.workers) +
                      " workers; give one for all, or one for each worker");
   }
-  for (const c10::Device& device : options.devices) check_device(device);
+  std::vector<c10::Device> devices;
+  for (const c10::Device& device : options.devices) devices.push_back(checked(device));
   const auto worker_of_stage = schedule_for(options, options.chunks).worker_of_stage();
   std::int64_t first = 0;
   for (std::size_t s = 0; s < options.balance.size(); ++s) {
@@ -181,9 +193,7 @@ Layout layout_of(const std::vector<PipelineLayer>& layers, const PipelineOptions
     stage.first_layer = first;
     stage.layers = options.balance[s];
     stage.worker = worker_of_stage[s];
-    if (!options.devices.empty()) {
-      stage.device = options.devices[static_cast<std::size_t>(stage.worker)];
-    }
+    if (!devices.empty()) stage.device = devices[static_cast<std::size_t>(stage.worker)];
     first += stage.layers;
   }
   check_shared(layers, layout);

@@ -106,6 +106,9 @@ Pipeline::Pipeline(std::vector<PipelineLayer> layers, PipelineOptions options)
   for (std::size_t stage = 0; stage < core->layout.stages.size(); ++stage) {
     core->stages.push_back(make_stage(layers, core->layout, stage, options));
   }
+  for (std::int64_t worker = 0; worker < core->layout.workers; ++worker) {
+    core->streams.emplace_back(core->layout.device_of(worker));
+  }
   core->options = std::move(options);
   core->layers = std::move(layers);
   core->workers = std::make_unique<pipeline::Workers>(core->layout.workers);

@@ -1,5 +1,6 @@
 #include "pipeline/residency.h"
 
+#include <ATen/DeviceAccelerator.h>
 #include <ATen/Parallel.h>
 #include <ATen/autocast_mode.h>
 #include <reprise/error.h>
@@ -129,7 +130,9 @@ class StageProfiler {
   void add(std::size_t s) {
     const Stage& stage = *core_.stages[s];
     const at::Tensor& given = s == 0 ? request_.input.front() : output_;
+    wait_for(given.device());
     const at::Tensor sample = given.detach().to(stage.device).set_requires_grad(requires_grad(s));
+    wait_for(stage.device);
     detail::Layers layers = layers_of(stage);
     if (s + 1 == core_.stages.size() && request_.loss) {
       layers.functions.push_back(request_.loss);
@@ -144,6 +147,10 @@ class StageProfiler {
     copies_input.push_back(part.copies_input);
     output_ = std::move(part.output);
     output_requires_grad_ = part.output_requires_grad;
+  }
+
+  static void wait_for(c10::Device device) {
+    if (!device.is_cpu()) at::accelerator::synchronizeDevice(device.index());
   }
 
   bool requires_grad(std::size_t stage) const {

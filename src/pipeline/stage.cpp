@@ -21,14 +21,6 @@ std::shared_ptr<libtorch::ThreadState> state_with(std::shared_ptr<detail::SkipTr
   return state;
 }
 
-at::Tensor on(c10::Device device, const at::Tensor& tensor) {
-  if (!tensor.defined() || tensor.device() == device) return tensor;
-  const c10::AutoGradMode no_history(false);
-  at::Tensor moved = tensor.to(tensor.options().device(device), /*non_blocking=*/true);
-  moved.set_requires_grad(tensor.requires_grad());
-  return moved;
-}
-
 }  // namespace
 
 Tensors Stage::run(const Tensors& inputs, std::uint64_t seed, std::int64_t micro_batch) const {
@@ -75,16 +67,13 @@ Tensors StageRun::forward(const std::shared_ptr<const Stage>& stage, const Tenso
                              : stage->run(values, seed, micro_batch);
     return then ? then(std::move(outputs)) : outputs;
   };
-  Tensors here;
-  for (const at::Tensor& input : inputs) here.push_back(on(stage->device, input));
-  if (!c10::GradMode::is_enabled()) return function(here);
+  if (!c10::GradMode::is_enabled()) return function(inputs);
 
-  stage_ = stage;
   std::vector<bool> needs_gradient;
-  for (const at::Tensor& input : here) {
+  for (const at::Tensor& input : inputs) {
     needs_gradient.push_back(input.defined() && input.requires_grad());
   }
-  here = graph_.enter(here, needs_gradient);
+  Tensors here = graph_.enter(inputs, needs_gradient);
   Tensors outputs;
   if (residency.plan != nullptr) {
     PlannedRun run =
@@ -129,14 +118,12 @@ void StageRun::recompute() {
 }
 
 Tensors StageRun::backward(Tensors gradients, bool keep) {
-  for (at::Tensor& gradient : gradients) gradient = on(stage_->device, gradient);
   Tensors result = graph_.backward(std::move(gradients), keep);
   if (!keep) frames_.clear();
   return result;
 }
 
 Tensors StageRun::backward_inputs(Tensors gradients) {
-  for (at::Tensor& gradient : gradients) gradient = on(stage_->device, gradient);
   return graph_.backward_inputs(std::move(gradients));
 }
 

@@ -66,7 +66,6 @@ class StageRun {
   void backward_weights();
 
  private:
-  std::shared_ptr<const Stage> stage_;
   libtorch::StageGraph graph_;
   // Of what can run again before the gradient is there.
   std::vector<std::shared_ptr<region::Frame>> frames_;

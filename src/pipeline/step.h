@@ -26,6 +26,7 @@ struct Core {
   Layout layout;
   std::vector<std::shared_ptr<Stage>> stages;
   std::vector<PipelineLayer> layers;
+  std::vector<libtorch::WorkerStreams> streams;  // of each worker
   std::unique_ptr<Workers> workers;
 };
 
@@ -80,6 +81,11 @@ class Step {
   void forward(const PipelineAction& action, Tensors inputs);
   Tensors gradients_of(const PipelineAction& action);
   void send_input_gradients(const PipelineAction& action, Tensors gradients);
+  // To a stage, or past the last or the first one to the caller.
+  void send(Way way, std::int64_t from, std::int64_t to, std::int64_t micro_batch,
+            std::int64_t port, Tensors tensors);
+  Tensors receive(Way way, std::int64_t stage, std::int64_t micro_batch, std::int64_t port);
+  const libtorch::WorkerStreams* streams_of(std::int64_t stage) const;
   StageRun& run_of(const PipelineAction& action);
   StageRun::Residency residency_of(const PipelineAction& action) const;
 

@@ -136,6 +136,7 @@ class WorkerPlanner {
   std::vector<WorkerPlan> found_;
 };
 
+// The plan says what is kept.
 PipelineCosts costs_of(const std::vector<PipelineStageProfile>& profiles) {
   PipelineCosts costs;
   for (const PipelineStageProfile& profile : profiles) {
@@ -187,8 +188,10 @@ class ResidencyPlanner {
       : schedule_(schedule),
         profiles_(profiles),
         bytes_(bytes_of_workers(bytes, schedule.workers.size())),
-        workers_(actions_of_workers(schedule, profiles)),
-        costs_(costs_of(profiles)) {
+        costs_(costs_of(profiles)),
+        waiting_(waiting_in(simulate(schedule, PipelineCosts::even(schedule.stages)),
+                            schedule.stages)),
+        workers_(actions_of_workers(schedule, profiles, waiting_)) {
     for (const PipelineStageProfile& profile : profiles) {
       choices_.push_back(choices_of(profile, is_split()));
     }
@@ -262,6 +265,8 @@ class ResidencyPlanner {
     for (std::size_t s = 0; s < profiles_.size(); ++s) {
       PipelineResidency::Stage& stage = residency.stages.emplace_back();
       stage.worker = worker_of_stage[s];
+      stage.most_inputs_waiting = waiting_[s].inputs;
+      stage.most_gradients_waiting = waiting_[s].gradients;
       stage.choice_of.assign(static_cast<std::size_t>(schedule_.micro_batches), 0);
     }
     for (std::size_t w = 0; w < plans.size(); ++w) {
@@ -291,8 +296,9 @@ class ResidencyPlanner {
   const PipelineSchedule& schedule_;
   const std::vector<PipelineStageProfile>& profiles_;
   const std::vector<Bytes> bytes_;
-  const std::vector<WorkerActions> workers_;
   const PipelineCosts costs_;
+  const std::vector<Waiting> waiting_;  // of each stage
+  const std::vector<WorkerActions> workers_;
   Choices choices_;
 };
 

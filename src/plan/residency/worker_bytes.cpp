@@ -1,6 +1,7 @@
 #include "plan/residency/worker_bytes.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <optional>
 #include <utility>
@@ -102,8 +103,43 @@ std::vector<ResidentItem> items_of(const std::vector<PipelineAction>& actions) {
 
 }  // namespace
 
+std::vector<Waiting> waiting_in(const PipelineTimeline& timeline, std::int64_t stages) {
+  // What is sent and what is taken, in time; of the same moment, what is sent first.
+  struct Change {
+    Seconds time;
+    std::int64_t count;
+  };
+  std::vector<std::array<std::vector<Change>, 2>> changes(static_cast<std::size_t>(stages));
+  for (const PipelineTimeline::Worker& worker : timeline.workers) {
+    for (const PipelineEvent& event : worker.events) {
+      const PipelineAction& action = event.action;
+      const bool is_forward = action.work == PipelineWork::kForward;
+      if (event.recompute || (!is_forward && !makes_gradient(action.work))) continue;
+      const std::size_t way = is_forward ? 0 : 1;
+      changes[static_cast<std::size_t>(action.stage)][way].push_back({event.begin, -1});
+      const std::int64_t to = action.stage + (is_forward ? 1 : -1);
+      if (to < 0 || to >= stages) continue;
+      changes[static_cast<std::size_t>(to)][way].push_back({event.end, 1});
+    }
+  }
+  std::vector<Waiting> waiting;
+  for (auto& of_stage : changes) {
+    std::array<std::int64_t, 2> most{};
+    for (std::size_t way = 0; way < 2; ++way) {
+      std::ranges::sort(of_stage[way], {}, [](const Change& change) {
+        return std::pair(change.time, -change.count);
+      });
+      std::int64_t now = 0;
+      for (const Change& change : of_stage[way]) most[way] = std::max(most[way], now += change.count);
+    }
+    waiting.push_back({std::max<std::int64_t>(most[0], 1), std::max<std::int64_t>(most[1], 1)});
+  }
+  return waiting;
+}
+
 std::vector<WorkerActions> actions_of_workers(const PipelineSchedule& schedule,
-                                              const std::vector<PipelineStageProfile>& profiles) {
+                                              const std::vector<PipelineStageProfile>& profiles,
+                                              const std::vector<Waiting>& most_waiting) {
   const std::vector<PlacedAction> order = in_dependency_order(schedule);
   std::vector<WorkerActions> workers(schedule.workers.size());
   for (const PlacedAction& at : order) workers[at.worker].actions.push_back(at.action);
@@ -125,12 +161,14 @@ std::vector<WorkerActions> actions_of_workers(const PipelineSchedule& schedule,
       const std::int64_t from = stage + (forwards ? -1 : 1);
       if (from < 0 || from >= schedule.stages) continue;
       const Bytes each = profiles[static_cast<std::size_t>(forwards ? stage : from)].input;
+      const Waiting& most = most_waiting[static_cast<std::size_t>(stage)];
       const StageCounts sent(workers[owner(from)].actions, from, forwards);
       const StageCounts taken(workers[w].actions, stage, forwards);
       for (std::size_t place = 0; place < fixed.size(); ++place) {
         const std::int64_t waiting =
             sent.among(clocks.may_precede(w, place, owner(from))) - taken.among(place + 1);
-        fixed[place] += each * std::max<std::int64_t>(waiting, 0);
+        fixed[place] += each * std::clamp<std::int64_t>(waiting, 0,
+                                                       forwards ? most.inputs : most.gradients);
       }
     }
   }

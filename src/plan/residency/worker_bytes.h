@@ -24,10 +24,19 @@ struct WorkerActions {
   std::vector<ResidentItem> items;
 };
 
-// All workers' actions. An action's arrivals are bounded by the order alone: whatever does not wait
-// for the action may have been sent before it ends.
+// The most inputs and gradients that may wait at a stage.
+struct Waiting {
+  std::int64_t inputs = 1, gradients = 1;
+};
+
+// Of each stage, as many as wait in that step: then it can be run with these bounds.
+std::vector<Waiting> waiting_in(const PipelineTimeline& timeline, std::int64_t stages);
+
+// All workers' actions. An action's arrivals are bounded by `waiting` and by the order: whatever does
+// not wait for the action may have been sent before it ends.
 std::vector<WorkerActions> actions_of_workers(const PipelineSchedule& schedule,
-                                              const std::vector<PipelineStageProfile>& profiles);
+                                              const std::vector<PipelineStageProfile>& profiles,
+                                              const std::vector<Waiting>& waiting);
 
 // The bytes of a worker under a plan that changes.
 class WorkerBytes {
