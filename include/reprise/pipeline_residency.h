@@ -63,8 +63,7 @@ struct PipelineResidency {
   std::vector<Stage> stages;
   // Of each worker: the most bytes at once, whenever tensors arrive, and the bytes given.
   std::vector<Bytes> peaks, bytes;
-  // The predicted step. Its peaks are those of its own moments, at most `peaks`.
-  PipelineTimeline timeline;
+  PipelineTimeline timeline;  // the predicted step
 
   // For each stage: which micro-batches are kept as a whole, how many layers of the others run
   // again, and the bytes, predicted beside given.

@@ -13,10 +13,10 @@ void Exchange::wait_for_room(Way way, std::int64_t stage) {
 }
 
 void Exchange::send(Way way, std::int64_t stage, std::int64_t micro_batch, std::int64_t port,
-                    Shipment shipment) {
+                    Parcel parcel) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    waiting_[{way, stage, micro_batch, port}] = std::move(shipment);
+    waiting_[{way, stage, micro_batch, port}] = std::move(parcel);
   }
   changed_.notify_all();
 }
@@ -26,19 +26,19 @@ void Exchange::limit(Way way, std::int64_t stage, std::int64_t most) {
   queues_[{way, stage}].most = most;
 }
 
-Shipment Exchange::receive(Way way, std::int64_t stage, std::int64_t micro_batch,
-                           std::int64_t port) {
+Parcel Exchange::receive(Way way, std::int64_t stage, std::int64_t micro_batch,
+                         std::int64_t port) {
   std::unique_lock<std::mutex> lock(mutex_);
   const Address address{way, stage, micro_batch, port};
   changed_.wait(lock, [&] { return error_ != nullptr || waiting_.contains(address); });
   if (error_ != nullptr) throw StepFailed();
   const auto found = waiting_.find(address);
-  Shipment shipment = std::move(found->second);
+  Parcel parcel = std::move(found->second);
   waiting_.erase(found);
   if (port == 0) --queues_[{way, stage}].waiting;
   lock.unlock();
   changed_.notify_all();
-  return shipment;
+  return parcel;
 }
 
 void Exchange::fail(std::exception_ptr error) {

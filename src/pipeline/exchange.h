@@ -11,13 +11,19 @@
 #include <mutex>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "libtorch/memory/worker_streams.h"
+#include "pipeline/twins.h"
 
 namespace reprise::pipeline {
 
-using libtorch::Shipment;
 using Way = libtorch::WorkerStreams::Way;
+
+struct Parcel {
+  libtorch::Shipment shipment;
+  std::vector<Twins> twins;  // of each tensor; empty where there are none
+};
 
 // Ends the work of the other workers once one of them has failed.
 class StepFailed final : public std::exception {
@@ -33,11 +39,11 @@ class Exchange {
   // To that stage. `port` 0 is what the stage beside it sends, for which there is room; the others are
   // skips.
   void send(Way way, std::int64_t stage, std::int64_t micro_batch, std::int64_t port,
-            Shipment shipment);
+            Parcel parcel);
   // At most so many of the stage's port 0 wait from then on.
   void limit(Way way, std::int64_t stage, std::int64_t most);
   // Throws StepFailed after fail().
-  Shipment receive(Way way, std::int64_t stage, std::int64_t micro_batch, std::int64_t port);
+  Parcel receive(Way way, std::int64_t stage, std::int64_t micro_batch, std::int64_t port);
 
   // The first error is kept.
   void fail(std::exception_ptr error);
@@ -47,7 +53,7 @@ class Exchange {
   using Address = std::tuple<Way, std::int64_t, std::int64_t, std::int64_t>;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  std::map<Address, Shipment> waiting_;
+  std::map<Address, Parcel> waiting_;
   struct Queue {
     std::int64_t waiting = 0, most = std::numeric_limits<std::int64_t>::max();
   };

@@ -21,6 +21,24 @@ std::shared_ptr<libtorch::ThreadState> state_with(std::shared_ptr<detail::SkipTr
   return state;
 }
 
+// Without history. Outputs that share memory may go to two workers: each gets its own.
+Tensors apart(Tensors outputs) {
+  for (at::Tensor& output : outputs) {
+    if (!output.defined()) continue;
+    const bool requires_grad = output.requires_grad();
+    output = libtorch::alias_without_history(output);
+    output.set_requires_grad(requires_grad);
+  }
+  for (std::size_t i = 1; i < outputs.size(); ++i) {
+    const auto overlaps = [&](const at::Tensor& other) { return may_overlap(other, outputs[i]); };
+    const auto end = outputs.begin() + static_cast<std::ptrdiff_t>(i);
+    if (std::none_of(outputs.begin(), end, overlaps)) continue;
+    const bool requires_grad = outputs[i].requires_grad();
+    outputs[i] = outputs[i].detach().clone().set_requires_grad(requires_grad);
+  }
+  return outputs;
+}
+
 }  // namespace
 
 Tensors Stage::run(const Tensors& inputs, std::uint64_t seed, std::int64_t micro_batch) const {
@@ -40,12 +58,13 @@ Tensors Stage::run(const Tensors& inputs, std::uint64_t seed, std::int64_t micro
   return tensors;
 }
 
-Tensors Stage::run_on_copies(const Tensors& inputs, std::uint64_t seed,
-                             std::int64_t micro_batch) const {
+Tensors Stage::run_on_copies(const Tensors& inputs, const std::vector<bool>& are_twins,
+                             std::uint64_t seed, std::int64_t micro_batch) const {
   Tensors copies;
   std::vector<std::uint32_t> versions;
-  for (const at::Tensor& input : inputs) {
-    copies.push_back(input.defined() ? input.clone() : input);
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const at::Tensor& input = inputs[i];
+    copies.push_back(input.defined() && !are_twins[i] ? input.clone() : input);
     versions.push_back(input.defined() ? libtorch::version_of(copies.back()) : 0);
   }
   Tensors outputs = run(copies, seed, micro_batch);
@@ -58,54 +77,46 @@ Tensors Stage::run_on_copies(const Tensors& inputs, std::uint64_t seed,
   return outputs;
 }
 
-Tensors StageRun::forward(const std::shared_ptr<const Stage>& stage, const Tensors& inputs,
-                          std::uint64_t seed, std::int64_t micro_batch, const Residency& residency,
-                          const Then& then) {
-  const bool copies = residency.checkpointed && stage->changes_inputs != Stage::Changes::kNo;
-  const auto function = [stage, seed, micro_batch, copies, then](const Tensors& values) {
-    Tensors outputs = copies ? stage->run_on_copies(values, seed, micro_batch)
+StageRun::Made StageRun::forward(
+    const std::shared_ptr<const Stage>& stage, const Tensors& inputs, const Work& work,
+    const TwinWatch& twins,
+    const std::function<std::vector<std::int64_t>(std::size_t)>& destinations) {
+  const Residency& residency = work.residency;
+  const bool copies =
+      residency.checkpointed && stage->changes_inputs != Stage::Changes::kNo;
+  std::vector<bool> are_twins, needs_gradient;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    are_twins.push_back(twins.is_twin(i));
+    needs_gradient.push_back(inputs[i].defined() && inputs[i].requires_grad());
+  }
+  const auto function = [stage, seed = work.seed, micro_batch = work.micro_batch, copies, are_twins,
+                         then = work.then](const Tensors& values) {
+    Tensors outputs = copies ? stage->run_on_copies(values, are_twins, seed, micro_batch)
                              : stage->run(values, seed, micro_batch);
     return then ? then(std::move(outputs)) : outputs;
   };
-  if (!c10::GradMode::is_enabled()) return function(inputs);
-
-  std::vector<bool> needs_gradient;
-  for (const at::Tensor& input : inputs) {
-    needs_gradient.push_back(input.defined() && input.requires_grad());
-  }
-  Tensors here = graph_.enter(inputs, needs_gradient);
+  const bool records = c10::GradMode::is_enabled();
+  Tensors here = records ? graph_.enter(inputs, needs_gradient) : inputs;
   Tensors outputs;
-  if (residency.plan != nullptr) {
-    PlannedRun run =
-        run_by_plan(stage, residency.plan, std::move(here), seed, micro_batch, then);
+  if (records && residency.plan != nullptr) {
+    PlannedRun run = run_by_plan(stage, residency.plan, std::move(here), work);
     outputs = std::move(run.outputs);
     frames_ = std::move(run.ahead);
-  } else if (residency.checkpointed) {
+  } else if (records && residency.checkpointed) {
     auto call = detail::make_call(function, std::move(here));
     frames_.push_back(region::run_in_frame(stage->regions, call));
     outputs = call->take_result();
   } else {
     outputs = function(here);
   }
-  graph_.leave(outputs);
-  for (at::Tensor& output : outputs) {
-    if (!output.defined()) continue;
-    const bool requires_grad = output.requires_grad();
-    output = libtorch::alias_without_history(output);
-    output.set_requires_grad(requires_grad);
+  twins.check();
+  Made made{{}, twins.of_outputs(outputs, destinations(outputs.size()))};
+  if (records) {
+    graph_.leave(outputs);
+    outputs = apart(std::move(outputs));
   }
-  // Outputs that share memory may go to two workers, and one of them may write.
-  for (std::size_t i = 1; i < outputs.size(); ++i) {
-    const auto shares = [&](const at::Tensor& other) {
-      return other.defined() && outputs[i].has_storage() && other.has_storage() &&
-             other.storage().is_alias_of(outputs[i].storage());
-    };
-    const auto end = outputs.begin() + static_cast<std::ptrdiff_t>(i);
-    if (!outputs[i].defined() || std::none_of(outputs.begin(), end, shares)) continue;
-    const bool requires_grad = outputs[i].requires_grad();
-    outputs[i] = outputs[i].detach().clone().set_requires_grad(requires_grad);
-  }
-  return outputs;
+  made.outputs = std::move(outputs);
+  return made;
 }
 
 bool StageRun::waits_for_recompute() const {

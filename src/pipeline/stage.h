@@ -14,6 +14,7 @@
 #include "libtorch/autograd/stage_graph.h"
 #include "libtorch/operators/draw_stream.h"
 #include "pipeline/micro_batches.h"
+#include "pipeline/twins.h"
 #include "region/frame.h"
 
 namespace reprise::pipeline {
@@ -34,8 +35,10 @@ struct Stage {
 
   // Runs the layers. Skips stand behind the values, of the inputs and of the outputs.
   Tensors run(const Tensors& inputs, std::uint64_t seed, std::int64_t micro_batch) const;
-  // The same on copies of the inputs, and notes whether the layers have changed them.
-  Tensors run_on_copies(const Tensors& inputs, std::uint64_t seed, std::int64_t micro_batch) const;
+  // The same on copies of the inputs that are no twins, and notes whether the layers have changed
+  // them.
+  Tensors run_on_copies(const Tensors& inputs, const std::vector<bool>& are_twins,
+                        std::uint64_t seed, std::int64_t micro_batch) const;
 };
 
 struct StagePlan;
@@ -51,11 +54,23 @@ class StageRun {
     std::shared_ptr<const StagePlan> plan = nullptr;
   };
 
+  struct Work {
+    std::uint64_t seed = 0;
+    std::int64_t micro_batch = 0;
+    Residency residency = {};
+    Then then = {};
+  };
+  struct Made {
+    Tensors outputs;
+    std::vector<Twins> twins;  // of each
+  };
+
   // Records a graph if grad mode is on. Inputs that require grad get gradients. The outputs have no
-  // history, and require grad where backward needs their gradients.
-  Tensors forward(const std::shared_ptr<const Stage>& stage, const Tensors& inputs,
-                  std::uint64_t seed, std::int64_t micro_batch, const Residency& residency,
-                  const Then& then = {});
+  // history, and require grad where backward needs their gradients. Throws UsageError for a change
+  // of a twin. `destinations`: the stages that so many outputs go to.
+  Made forward(const std::shared_ptr<const Stage>& stage, const Tensors& inputs, const Work& work,
+               const TwinWatch& twins,
+               const std::function<std::vector<std::int64_t>(std::size_t)>& destinations);
 
   // Whether recompute() has something to do.
   bool waits_for_recompute() const;

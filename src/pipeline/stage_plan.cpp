@@ -52,8 +52,9 @@ Tensors run_nests(const std::shared_ptr<const Work>& work, const plan::Nests& ne
 
 PlannedRun run_by_plan(const std::shared_ptr<const Stage>& stage,
                        const std::shared_ptr<const StagePlan>& plan, Tensors inputs,
-                       std::uint64_t seed, std::int64_t micro_batch, const StageRun::Then& then) {
-  const auto work = std::make_shared<const Work>(Work{stage, plan, seed, micro_batch, then});
+                       const StageRun::Work& of) {
+  const auto work =
+      std::make_shared<const Work>(Work{stage, plan, of.seed, of.micro_batch, of.then});
   PlannedRun run;
   std::vector<std::shared_ptr<region::Frame>> frames;
   run.outputs = run_nests(work, plan->nests, std::move(inputs), &frames);

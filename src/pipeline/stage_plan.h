@@ -32,6 +32,6 @@ struct PlannedRun {
 // Runs the stage on a micro-batch as the plan says.
 PlannedRun run_by_plan(const std::shared_ptr<const Stage>& stage,
                        const std::shared_ptr<const StagePlan>& plan, Tensors inputs,
-                       std::uint64_t seed, std::int64_t micro_batch, const StageRun::Then& then);
+                       const StageRun::Work& work);
 
 }  // namespace reprise::pipeline

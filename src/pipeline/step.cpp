@@ -46,29 +46,36 @@ const libtorch::WorkerStreams* Step::streams_of(std::int64_t stage) const {
 }
 
 void Step::send(Way way, std::int64_t from, std::int64_t to, std::int64_t micro_batch,
-                std::int64_t port, Tensors tensors) {
+                std::int64_t port, Tensors tensors, std::vector<Twins> twins) {
   // The caller gives all micro-batches at once. Each goes to the stage's device when it is taken.
   const bool is_callers = streams_of(from) == nullptr;
   // Before anything takes memory of the receiver.
   if (port == 0) exchange_->wait_for_room(way, to);
   exchange_->send(way, to, micro_batch, port,
-                  libtorch::ship(std::move(tensors), streams_of(from),
-                                 is_callers ? nullptr : streams_of(to), way));
+                  {libtorch::ship(std::move(tensors), streams_of(from),
+                                  is_callers ? nullptr : streams_of(to), way),
+                   std::move(twins)});
 }
 
-Tensors Step::receive(Way way, std::int64_t stage, std::int64_t micro_batch, std::int64_t port) {
-  Tensors tensors = libtorch::take(exchange_->receive(way, stage, micro_batch, port));
+Step::Received Step::receive(Way way, std::int64_t stage, std::int64_t micro_batch,
+                             std::int64_t port) {
+  Parcel parcel = exchange_->receive(way, stage, micro_batch, port);
+  Received received{libtorch::take(std::move(parcel.shipment)), std::move(parcel.twins)};
+  received.twins.resize(received.tensors.size());
   const bool is_callers = streams_of(stage + (way == Way::kForward ? -1 : 1)) == nullptr;
-  if (!is_callers || port > 0) return tensors;
-  return libtorch::take(libtorch::ship(std::move(tensors), nullptr, streams_of(stage), way));
+  if (!is_callers || port > 0) return received;
+  received.tensors = libtorch::take(
+      libtorch::ship(std::move(received.tensors), nullptr, streams_of(stage), way));
+  return received;
 }
 
 void Step::give_input(std::int64_t micro_batch, Tensors inputs) {
-  send(Way::kForward, -1, 0, micro_batch, 0, std::move(inputs));
+  auto twins = twins_of(inputs, std::vector<std::int64_t>(inputs.size(), 0));
+  send(Way::kForward, -1, 0, micro_batch, 0, std::move(inputs), std::move(twins));
 }
 
 Tensors Step::take_output(std::int64_t micro_batch) {
-  return receive(Way::kForward, std::ssize(runs_), micro_batch, 0);
+  return receive(Way::kForward, std::ssize(runs_), micro_batch, 0).tensors;
 }
 
 void Step::give_gradient(std::int64_t micro_batch, Tensors gradients) {
@@ -77,7 +84,7 @@ void Step::give_gradient(std::int64_t micro_batch, Tensors gradients) {
 }
 
 Tensors Step::take_input_gradient(std::int64_t micro_batch) {
-  return receive(Way::kBackward, -1, micro_batch, 0);
+  return receive(Way::kBackward, -1, micro_batch, 0).tensors;
 }
 
 void Step::run(const std::vector<Actions>& actions, bool keep) {
@@ -133,11 +140,12 @@ void Step::perform(std::int64_t worker, const PipelineAction& action, bool keep)
   };
   switch (action.work) {
     case PipelineWork::kForward: {
-      Tensors inputs = receive(Way::kForward, action.stage, action.micro_batch, 0);
+      Received inputs = receive(Way::kForward, action.stage, action.micro_batch, 0);
       const auto& stage = core_->layout.stages[static_cast<std::size_t>(action.stage)];
-      for (std::int64_t port = 1; port <= static_cast<std::int64_t>(stage.takes.size()); ++port) {
-        Tensors skip = receive(Way::kForward, action.stage, action.micro_batch, port);
-        inputs.push_back(std::move(skip.front()));
+      for (std::int64_t port = 1; port <= std::ssize(stage.takes); ++port) {
+        Received skip = receive(Way::kForward, action.stage, action.micro_batch, port);
+        inputs.tensors.push_back(std::move(skip.tensors.front()));
+        inputs.twins.push_back(std::move(skip.twins.front()));
       }
       timed(false, [&] { forward(action, std::move(inputs)); });
       return;
@@ -159,7 +167,7 @@ void Step::perform(std::int64_t worker, const PipelineAction& action, bool keep)
   }
 }
 
-void Step::forward(const PipelineAction& action, Tensors inputs) {
+void Step::forward(const PipelineAction& action, Received received) {
   const auto& layout = core_->layout;
   const auto& stage = layout.stages[static_cast<std::size_t>(action.stage)];
   const bool is_last = action.stage + 1 == static_cast<std::int64_t>(runs_.size());
@@ -169,16 +177,23 @@ void Step::forward(const PipelineAction& action, Tensors inputs) {
       return function(micro_batch, std::move(outputs));
     };
   }
-  Tensors outputs = run_of(action).forward(core_->stages[static_cast<std::size_t>(action.stage)],
-                                           inputs, plan_.seed, action.micro_batch,
-                                           residency_of(action), then);
+  TwinWatch twins(action.stage, received.tensors, std::move(received.twins));
+  const auto destinations = [&](std::size_t outputs) {
+    std::vector<std::int64_t> to(outputs - stage.sends.size(), action.stage + 1);
+    for (const std::size_t skip : stage.sends) to.push_back(layout.skips[skip].to);
+    return to;
+  };
+  auto [outputs, output_twins] = run_of(action).forward(
+      core_->stages[static_cast<std::size_t>(action.stage)], received.tensors,
+      {plan_.seed, action.micro_batch, residency_of(action), then}, twins, destinations);
   const std::size_t values = outputs.size() - stage.sends.size();
   for (std::size_t i = 0; i < stage.sends.size(); ++i) {
     const auto& skip = layout.skips[stage.sends[i]];
     send(Way::kForward, action.stage, skip.to, action.micro_batch, skip.taken_as,
-         {std::move(outputs[values + i])});
+         {std::move(outputs[values + i])}, {std::move(output_twins[values + i])});
   }
   outputs.resize(values);
+  output_twins.resize(values);
   if (is_last && plan_.then) {
     at::Tensor& loss = outputs.front();
     // at::mse_loss returns its one element in memory of the size of the output.
@@ -191,14 +206,15 @@ void Step::forward(const PipelineAction& action, Tensors inputs) {
     }
     give_gradient(action.micro_batch, std::move(gradients));
   }
-  send(Way::kForward, action.stage, action.stage + 1, action.micro_batch, 0, std::move(outputs));
+  send(Way::kForward, action.stage, action.stage + 1, action.micro_batch, 0, std::move(outputs),
+       std::move(output_twins));
 }
 
 Tensors Step::gradients_of(const PipelineAction& action) {
-  Tensors gradients = receive(Way::kBackward, action.stage, action.micro_batch, 0);
+  Tensors gradients = receive(Way::kBackward, action.stage, action.micro_batch, 0).tensors;
   const auto& stage = core_->layout.stages[static_cast<std::size_t>(action.stage)];
   for (std::int64_t port = 1; port <= static_cast<std::int64_t>(stage.sends.size()); ++port) {
-    Tensors skip = receive(Way::kBackward, action.stage, action.micro_batch, port);
+    Tensors skip = receive(Way::kBackward, action.stage, action.micro_batch, port).tensors;
     gradients.push_back(std::move(skip.front()));
   }
   return gradients;

@@ -76,15 +76,19 @@ class Step {
   std::shared_ptr<const Record> record() const { return record_; }
 
  private:
+  struct Received {
+    Tensors tensors;
+    std::vector<Twins> twins;
+  };
   void work(std::int64_t worker, const Actions& actions, bool keep);
   void perform(std::int64_t worker, const PipelineAction& action, bool keep);
-  void forward(const PipelineAction& action, Tensors inputs);
+  void forward(const PipelineAction& action, Received received);
   Tensors gradients_of(const PipelineAction& action);
   void send_input_gradients(const PipelineAction& action, Tensors gradients);
   // To a stage, or past the last or the first one to the caller.
   void send(Way way, std::int64_t from, std::int64_t to, std::int64_t micro_batch,
-            std::int64_t port, Tensors tensors);
-  Tensors receive(Way way, std::int64_t stage, std::int64_t micro_batch, std::int64_t port);
+            std::int64_t port, Tensors tensors, std::vector<Twins> twins = {});
+  Received receive(Way way, std::int64_t stage, std::int64_t micro_batch, std::int64_t port);
   const libtorch::WorkerStreams* streams_of(std::int64_t stage) const;
   StageRun& run_of(const PipelineAction& action);
   StageRun::Residency residency_of(const PipelineAction& action) const;

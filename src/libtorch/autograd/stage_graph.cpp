@@ -46,6 +46,15 @@ class Capture final : public torch::autograd::FunctionPreHook {
   std::shared_ptr<std::vector<at::Tensor>> gradients_;
 };
 
+// Stands in a graph where a branch begins. The gradient that would go there is captured here.
+struct BranchEnd final : Node {
+  void take_the_place_of(const Edge& branch) {
+    input_metadata_.emplace_back(branch.function->input_metadata(branch.input_nr));
+  }
+  variable_list apply(variable_list&& /*captured*/) override { return {}; }
+  std::string name() const override { return "BranchEnd"; }
+};
+
 // The nodes from which `end` can be reached, among those behind the roots.
 std::unordered_set<Node*> nodes_towards(const edge_list& roots, const Node* end) {
   std::unordered_map<Node*, std::vector<Node*>> callers;
@@ -208,12 +217,31 @@ std::vector<at::Tensor> StageGraph::backward_inputs(std::vector<at::Tensor> grad
       return;
     }
   };
+  // A function of the program runs once, with its parameters' gradients: they are kept for later.
+  struct Kept {
+    Edge branch;
+    NodePointer end;
+  };
+  std::vector<Kept> kept;
+  const auto keep_branches = [&](Node& node) {
+    for (Edge& edge : node.next_edges()) {
+      if (!edge.is_valid() || is_on_way(edge)) continue;
+      const NodePointer end = make_node<BranchEnd>();
+      static_cast<BranchEnd&>(*end).take_the_place_of(edge);
+      kept.push_back({std::exchange(edge, Edge(end, 0)), end});
+    }
+  };
   std::unordered_set<Node*> visited;
   std::vector<NodePointer> waiting;
   const auto visit = [&](const Edge& edge) {
     if (!edge.is_valid() || !is_on_way(edge) || edge.function.get() == entry_.get()) return;
     if (!visited.insert(edge.function.get()).second) return;
-    watch(edge.function);
+    // LibTorch's own nodes make only the gradients that are asked for.
+    if (edge.function->is_traceable()) {
+      watch(edge.function);
+    } else {
+      keep_branches(*edge.function);
+    }
     waiting.push_back(edge.function);
   };
   for (const Edge& root : roots.edges) visit(root);
@@ -228,9 +256,15 @@ std::vector<at::Tensor> StageGraph::backward_inputs(std::vector<at::Tensor> grad
     edge_list to;
     for (std::uint32_t place = 0; place < entry_->num_inputs(); ++place)
       to.emplace_back(entry_, place);
+    for (const Kept& each : kept) to.emplace_back(each.end, 0);
     variable_list made = execute(std::move(roots), true, false, to);
     for (std::size_t i = 0; i < inputs_; ++i) {
       if (places_[i] >= 0) result[i] = std::move(made[static_cast<std::size_t>(places_[i])]);
+    }
+    for (std::size_t i = 0; i < kept.size(); ++i) {
+      Branch& branch = branches_.emplace_back(Branch{kept[i].branch.function, {}});
+      branch.gradients.resize(kept[i].branch.input_nr + 1);
+      branch.gradients.back() = std::move(made[entry_->num_inputs() + i]);
     }
   }
   for (Watched& each : watched) {

@@ -46,7 +46,8 @@ class StageGraph {
 
   // The gradients of the inputs alone. Afterwards the graph holds only what backward_weights()
   // needs: the nodes at which a parameter's branch leaves the way to the inputs, with the gradients
-  // that reached them. (Qi et al., arXiv:2401.10241, section 2.)
+  // that reached them. (Qi et al., arXiv:2401.10241, section 2.) A custom autograd function runs once,
+  // here: its gradients of parameters are kept instead.
   std::vector<at::Tensor> backward_inputs(std::vector<at::Tensor> gradients);
   void backward_weights();
 

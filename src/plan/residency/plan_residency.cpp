@@ -280,6 +280,7 @@ class ResidencyPlanner {
         note(residency.stages[static_cast<std::size_t>(at.stage)], at.micro_batch, choice);
       }
       residency.peaks.push_back(WorkerBytes(workers_[w], profiles_, std::move(used)).peak());
+      residency.timeline.workers[w].peak = residency.peaks.back();
     }
     return residency;
   }
