@@ -30,9 +30,12 @@ Tensors apart(Tensors outputs) {
     output.set_requires_grad(requires_grad);
   }
   for (std::size_t i = 1; i < outputs.size(); ++i) {
-    const auto overlaps = [&](const at::Tensor& other) { return may_overlap(other, outputs[i]); };
+    const auto shares = [&](const at::Tensor& other) {
+      return other.defined() && outputs[i].has_storage() && other.has_storage() &&
+             other.storage().is_alias_of(outputs[i].storage());
+    };
     const auto end = outputs.begin() + static_cast<std::ptrdiff_t>(i);
-    if (std::none_of(outputs.begin(), end, overlaps)) continue;
+    if (!outputs[i].defined() || std::none_of(outputs.begin(), end, shares)) continue;
     const bool requires_grad = outputs[i].requires_grad();
     outputs[i] = outputs[i].detach().clone().set_requires_grad(requires_grad);
   }

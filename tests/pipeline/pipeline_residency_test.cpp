@@ -67,7 +67,7 @@ TEST(PipelineResidency, PeakOfAStageIsThePredictedOneAndNeverAboveTheBytes) {
   }
 }
 
-struct Case {
+struct PlanCase {
   const char* schedule;
   std::vector<std::int64_t> balance;
   std::vector<c10::Device> devices;
@@ -79,7 +79,7 @@ TEST(PipelineResidency, GradientsAreThoseOfThePlainLoopUnderEveryPlan) {
   const at::Tensor x = torch::randn({64, 8}), target = torch::randn({64, 8});
   const std::vector<c10::Device> two{c10::kCPU, c10::kCPU};
   int plans = 0, recomputing = 0;
-  for (const Case& each : std::vector<Case>{{"gpipe", {15}, {}},
+  for (const PlanCase& each : std::vector<PlanCase>{{"gpipe", {15}, {}},
                                             {"gpipe", {6, 9}, {}},
                                             {"1f1b", {5, 5, 5}, {}},
                                             {"1f1b", {1, 14}, {}},

@@ -6,6 +6,7 @@
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/input_metadata.h>
 
+#include <algorithm>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -44,6 +45,19 @@ class Capture final : public torch::autograd::FunctionPreHook {
 
  private:
   std::shared_ptr<std::vector<at::Tensor>> gradients_;
+};
+
+// Frees what a node has saved as soon as it has run. A later node's saved input may hold on to it.
+class ReleaseAfterwards final : public torch::autograd::FunctionPostHook {
+ public:
+  explicit ReleaseAfterwards(Node& node) : node_(node) {}
+  variable_list operator()(const variable_list& outputs, const variable_list& /*inputs*/) override {
+    node_.release_variables();
+    return outputs;
+  }
+
+ private:
+  Node& node_;
 };
 
 // Stands in a graph where a branch begins. The gradient that would go there is captured here.
@@ -208,14 +222,15 @@ std::vector<at::Tensor> StageGraph::backward_inputs(std::vector<at::Tensor> grad
                 [&](const Branch& branch) { return !noted.insert(branch.node.get()).second; });
   for (Branch& branch : branches_) branch.gradients = apart[branch.node.get()];
 
+  const auto has_branch = [&](Node& node) {
+    return std::ranges::any_of(node.next_edges(), [&](const Edge& edge) {
+      return edge.is_valid() && !is_on_way(edge);
+    });
+  };
   const auto watch = [&](const NodePointer& node) {
-    for (const Edge& edge : node->next_edges()) {
-      if (!edge.is_valid() || is_on_way(edge)) continue;
-      auto arrived = std::make_shared<std::vector<at::Tensor>>();
-      node->add_pre_hook(std::make_unique<Capture>(arrived));
-      watched.push_back({node, std::move(arrived)});
-      return;
-    }
+    auto arrived = std::make_shared<std::vector<at::Tensor>>();
+    node->add_pre_hook(std::make_unique<Capture>(arrived));
+    watched.push_back({node, std::move(arrived)});
   };
   // A function of the program runs once, with its parameters' gradients: they are kept for later.
   struct Kept {
@@ -237,10 +252,11 @@ std::vector<at::Tensor> StageGraph::backward_inputs(std::vector<at::Tensor> grad
     if (!edge.is_valid() || !is_on_way(edge) || edge.function.get() == entry_.get()) return;
     if (!visited.insert(edge.function.get()).second) return;
     // LibTorch's own nodes make only the gradients that are asked for.
-    if (edge.function->is_traceable()) {
+    if (edge.function->is_traceable() && has_branch(*edge.function)) {
       watch(edge.function);
     } else {
       keep_branches(*edge.function);
+      edge.function->add_post_hook(std::make_unique<ReleaseAfterwards>(*edge.function));
     }
     waiting.push_back(edge.function);
   };
