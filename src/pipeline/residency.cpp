@@ -60,6 +60,18 @@ void check_layers(const Core& core, const PlanRequest& request) {
   }
 }
 
+// Whether input and weight gradients come apart.
+bool is_split(const PipelineSchedule& schedule) {
+  for (const auto& worker : schedule.workers) {
+    for (const PipelineSlot& slot : worker) {
+      for (const PipelineAction& action : slot) {
+        if (action.work == PipelineWork::kWeightGradient) return true;
+      }
+    }
+  }
+  return false;
+}
+
 Bytes bytes_of(const at::Tensor& tensor) {
   return Bytes(static_cast<std::int64_t>(tensor.nbytes()));
 }
@@ -138,11 +150,18 @@ class StageProfiler {
       layers.functions.push_back(request_.loss);
       layers.names.emplace_back("loss");
     }
-    region::ProfiledPart part = region::profile_part(layers, sample, {});
+    region::ProfiledPart part =
+        region::profile_part(layers, sample, is_split(request_.schedule), {});
     PipelineStageProfile& profile = profiles.emplace_back();
     profile.layers = std::move(part.chain);
     // A view of the mini-batch is the caller's.
     if (s > 0 || given.device() != stage.device) profile.input = bytes_of(sample);
+    // The stage's input may stay until the weight gradients.
+    profile.input_gradient_peak = part.apart.input_gradient_peak;
+    profile.kept_for_weights = part.apart.kept + profile.input;
+    profile.weight_gradient_peak = part.apart.weight_gradient_peak + profile.input;
+    profile.input_gradient = part.apart.input_gradient;
+    profile.weight_gradient = part.apart.weight_gradient;
     profile.resident = resident_of(stage, request_.schedule.micro_batches);
     copies_input.push_back(part.copies_input);
     output_ = std::move(part.output);
@@ -178,17 +197,6 @@ std::shared_ptr<const StagePlan> stage_plan_of(const PipelineStageProfile& profi
   made->copies_input = copies_input;
   made->recomputes_all_ahead = is_split;
   return made;
-}
-
-bool is_split(const PipelineSchedule& schedule) {
-  for (const auto& worker : schedule.workers) {
-    for (const PipelineSlot& slot : worker) {
-      for (const PipelineAction& action : slot) {
-        if (action.work == PipelineWork::kWeightGradient) return true;
-      }
-    }
-  }
-  return false;
 }
 
 }  // namespace

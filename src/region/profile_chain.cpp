@@ -15,6 +15,8 @@
 #include "core/clock.h"
 #include "core/statistics.h"
 #include "libtorch/autograd/graph_reach.h"
+#include "libtorch/autograd/quiet_leaves.h"
+#include "libtorch/autograd/stage_graph.h"
 #include "libtorch/autograd/zero_gradients.h"
 #include "libtorch/base/state_apart.h"
 #include "libtorch/memory/managed_memory.h"
@@ -122,7 +124,15 @@ class Profiler {
     });
     chain.input_gradient = last.front().input_gradient;
     share_gradients(chain, last);
-    return {std::move(chain), std::move(output_of_last_), before_requires_grad_, copies_input_};
+    return {std::move(chain), std::move(output_of_last_), before_requires_grad_, copies_input_, {}};
+  }
+
+  // All stages kept at once. After run().
+  region::ProfiledPart::Apart measure_apart() const {
+    const libtorch::QuietLeaves quiet(parameters_);
+    // The first run is not counted.
+    measure_apart_once();
+    return measure_apart_once();
   }
 
  private:
@@ -218,6 +228,37 @@ class Profiler {
     const at::Tensor held = is_held ? output.detach() : at::Tensor();
     if (before_requires_grad_) backward(measured, group, since, input, std::move(output));
     return measured;
+  }
+
+  region::ProfiledPart::Apart measure_apart_once() const {
+    region::ProfiledPart::Apart apart;
+    libtorch::StageGraph graph;
+    const Bytes before = live_bytes(device_);
+    at::Tensor gradient;
+    {
+      at::Tensor tensor = graph.enter({sample_}, {sample_.requires_grad()}).front();
+      for (const TensorFunction& function : functions_) tensor = function(tensor);
+      graph.leave({tensor});
+      if (!tensor.requires_grad()) return apart;
+      gradient = at::ones_like(tensor.detach());
+    }
+    {
+      const PeakScope peak(device_);
+      wait();
+      const Stopwatch watch;
+      const std::vector<at::Tensor> made = graph.backward_inputs({std::move(gradient)});
+      wait();
+      apart.input_gradient = watch.elapsed();
+      apart.input_gradient_peak = peak.peak() - before;
+    }
+    apart.kept = live_bytes(device_) - before;
+    const PeakScope peak(device_);
+    const Stopwatch watch;
+    graph.backward_weights();
+    wait();
+    apart.weight_gradient = watch.elapsed();
+    apart.weight_gradient_peak = peak.peak() - before;
+    return apart;
   }
 
   // Whether autograd saves the input and the output, by their memory. The output is what the next
@@ -345,7 +386,8 @@ region::ProfiledPart profile_layers(const std::vector<TensorFunction>& functions
                                     const at::Tensor& sample,
                                     const std::vector<at::Tensor>& parameters,
                                     const std::vector<at::Tensor>& buffers,
-                                    const ProfileOptions& options, bool is_part) {
+                                    const ProfileOptions& options, bool is_part,
+                                    bool apart = false) {
   if (functions.empty()) {
     throw UsageError("profile_chain: the list of layers is empty; give at least one");
   }
@@ -357,7 +399,10 @@ region::ProfiledPart profile_layers(const std::vector<TensorFunction>& functions
   const libtorch::ThreadStateScope alone(libtorch::state_without_regions());
   const Unchanged unchanged(sample, buffers);
   const at::AutoGradMode with_grad(true);
-  return Profiler(functions, names, sample, parameters, is_part).run(options.repetitions);
+  Profiler profiler(functions, names, sample, parameters, is_part);
+  region::ProfiledPart part = profiler.run(options.repetitions);
+  if (apart) part.apart = profiler.measure_apart();
+  return part;
 }
 
 }  // namespace
@@ -370,10 +415,10 @@ Chain profile_chain(const std::vector<TensorFunction>& functions, const at::Tens
 
 namespace region {
 
-ProfiledPart profile_part(const detail::Layers& layers, const at::Tensor& sample,
+ProfiledPart profile_part(const detail::Layers& layers, const at::Tensor& sample, bool apart,
                           const ProfileOptions& options) {
   return profile_layers(layers.functions, layers.names, sample, layers.parameters, layers.buffers,
-                        options, true);
+                        options, true, apart);
 }
 
 }  // namespace region

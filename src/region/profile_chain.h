@@ -12,10 +12,18 @@ struct ProfiledPart {
   bool output_requires_grad = false;
   // The layers write to the part's input: the first of them works on a copy of it.
   bool copies_input = false;
+
+  // Of the whole part kept, where its input's gradient is made before those of parameters: the most
+  // bytes during each, above what was there before, and what stays between the two.
+  struct Apart {
+    Bytes input_gradient_peak, kept, weight_gradient_peak;
+    Seconds input_gradient{}, weight_gradient{};
+  };
+  Apart apart;
 };
 
-// As profile_chain(), but nobody holds the output.
-ProfiledPart profile_part(const detail::Layers& layers, const at::Tensor& sample,
+// As profile_chain(), but nobody holds the output. `apart`: measures that, too.
+ProfiledPart profile_part(const detail::Layers& layers, const at::Tensor& sample, bool apart,
                           const ProfileOptions& options);
 
 }  // namespace reprise::region
