@@ -50,7 +50,7 @@ void Step::send(Way way, std::int64_t from, std::int64_t to, std::int64_t micro_
   // The caller gives all micro-batches at once. Each goes to the stage's device when it is taken.
   const bool is_callers = streams_of(from) == nullptr;
   // Before anything takes memory of the receiver.
-  if (port == 0) exchange_->wait_for_room(way, to);
+  if (port == 0 && !is_callers) exchange_->wait_for_room(way, to);
   exchange_->send(way, to, micro_batch, port,
                   {libtorch::ship(std::move(tensors), streams_of(from),
                                   is_callers ? nullptr : streams_of(to), way),

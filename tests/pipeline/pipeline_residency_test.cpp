@@ -138,7 +138,6 @@ TEST(PipelineResidency, ThePeakIsPredictedWhereInputAndWeightGradientsComeApart)
     const PeakScope scope;
     pipe.step(x, target, difference_loss);
     const Bytes measured = scope.peak_above_start() + resident_of(model);
-    printf("APART given %ld predicted %ld measured %ld\n%s", options.bytes[0].count, plan.peaks[0].count, measured.count, plan.text().c_str());
     EXPECT_LE(measured, options.bytes.front()) << share;
     EXPECT_GE(static_cast<double>(measured.count), 0.98 * static_cast<double>(plan.peaks[0].count));
   }

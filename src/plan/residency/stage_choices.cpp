@@ -39,7 +39,13 @@ bool is_of(const ScheduleOp& op, std::size_t stage) {
 class ChoiceOfSchedule {
  public:
   ChoiceOfSchedule(const PipelineStageProfile& profile, bool is_split)
-      : profile_(profile), is_split_(is_split), chain_(with_rest(profile, Bytes(0))) {}
+      : profile_(profile), is_split_(is_split), chain_(with_rest(profile, Bytes(0))) {
+    ChainWalk plain(chain_);
+    for (const ScheduleOp& op : planners::keep_all(chain_).ops) {
+      if (op.kind == Kind::kForwardKeep) plain.apply(op);
+    }
+    plain_forward_peak_ = plain.cost().peak;
+  }
 
   StageChoice operator()(Schedule schedule) const {
     const std::size_t rest = chain_.stages.size() - 1;
@@ -89,12 +95,14 @@ class ChoiceOfSchedule {
     for (std::size_t i = 0; i < runs.size(); ++i) {
       if (runs[i] > 1) made.recompute += chain_.stages[i].forward;
     }
-    made.backward_peak = profile_.input + profile_.input_gradient_peak;
+    made.backward_peak =
+        profile_.input + std::max(profile_.input_gradient_peak, plain_forward_peak_);
   }
 
   const PipelineStageProfile& profile_;
   const bool is_split_;
   const Chain chain_;
+  Bytes plain_forward_peak_;
 };
 
 bool is_as_good(const StageChoice& a, const StageChoice& b) {
