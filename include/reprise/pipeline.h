@@ -29,9 +29,13 @@
 // So results depend neither on the balance nor on the schedule; DrawsOfLayer gives code outside of
 // a pipeline the same draws.
 //
-// One limit: two uses of one tensor in different stages see no in-place change of each other. Each
-// stage has an alias or a copy of its own. So later layers must not change in place a tensor that
-// was stashed (reprise/skip.h), given twice to forward() or returned twice by a layer.
+// Each stage has an alias or a copy of its own of a tensor with two uses: one that was stashed
+// (reprise/skip.h), given twice to forward() or returned twice by a layer. A stage that changes such
+// a tensor in place while another use is to come is refused with UsageError, for the other use would
+// not see the change.
+//
+// On an accelerator each worker has a stream for its operators and two for copies. Nothing waits on
+// the host, but copies to the host do. The caller's streams go on after the workers'.
 //
 // In evaluation (grad mode off, or eval()) no micro-batch is checkpointed. BatchNorm normalizes by
 // micro-batch in training, and counts each micro-batch once in its running averages.

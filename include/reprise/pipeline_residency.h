@@ -27,7 +27,7 @@
 
 namespace reprise {
 
-// What one stage of a pipeline costs.
+// The times and bytes of one stage of a pipeline.
 struct PipelineStageProfile {
   // Its layers, as profile_chain() measures them on one micro-batch. The last stage's loss is its
   // last layer.
@@ -61,17 +61,17 @@ struct PipelineResidency {
     }
   };
   std::vector<Stage> stages;
-  // Of each worker: the most bytes at once, whenever tensors arrive, and the bytes given.
+  // Both are of each worker: the most bytes at once, whenever tensors arrive, and the bytes given.
   std::vector<Bytes> peaks, bytes;
   PipelineTimeline timeline;  // the predicted step
 
-  // For each stage: which micro-batches are kept as a whole, how many layers of the others run
-  // again, and the bytes, predicted beside given.
+  // Says for each stage which micro-batches are kept as a whole, and how many layers of the others
+  // run again. Says for each worker the bytes, predicted beside given.
   std::string text() const;
 };
 
-// Chooses, for each stage and micro-batch, the layers that run again, such that no worker's stages
-// take more than its bytes and the predicted time of the step is least. `bytes`: one number for all
+// Chooses for each stage and micro-batch the layers that run again. No worker's stages take more than
+// its bytes, and the predicted step takes little time. `bytes`: one number for all
 // workers, or one for each; none: no bound.
 //
 // Throws BudgetError, naming the worker, its bytes and the least that would do, if a worker's

@@ -174,12 +174,13 @@ struct PipelineStageCosts {
   // How long the output of F takes to the next stage. The gradient takes as long from there to here.
   // 0 where one worker runs both stages.
   Seconds send{};
-  Bytes input;              // of the stage, and of the gradient that it sends back
-  Bytes saved;              // kept for backward besides the input
-  Bytes saved_for_weights;  // the part of `input` and `saved` that W needs after I; with a plan, all
-                            // that stays between the two
-  Bytes temporaries;        // at once, during forward, recomputation or backward
-  Bytes resident;           // parameters, their gradients and the like: throughout
+  Bytes input;  // of the stage, and of the gradient that it sends back
+  Bytes saved;  // kept for backward besides the input
+  Bytes
+      saved_for_weights;  // the part of `input` and `saved` that W needs after I; with a plan, all
+                          // that stays between the two
+  Bytes temporaries;      // at once, during forward, recomputation or backward
+  Bytes resident;         // parameters, their gradients and the like: throughout
 };
 
 struct PipelineCosts {
@@ -193,11 +194,11 @@ struct PipelineCosts {
 
 // What one stage does with one micro-batch, where that is planned (reprise/pipeline_residency.h).
 struct PipelineMicroBatch {
-  Bytes kept;            // between its forward and its backward, its input included
-  Bytes forward_peak;    // most at once during its forward
-  Bytes backward_peak;   // most at once from its recomputation to the end of its backward (or I)
-  Seconds recompute{};   // before its backward, without waiting for the gradient
-  Seconds recompute_within{};         // during its backward
+  Bytes kept;           // between its forward and its backward, its input included
+  Bytes forward_peak;   // most at once during its forward
+  Bytes backward_peak;  // most at once from its recomputation to the end of its backward (or I)
+  Seconds recompute{};  // before its backward, without waiting for the gradient
+  Seconds recompute_within{};          // during its backward
   std::int64_t recomputed_layers = 0;  // layers that run at least twice
   std::int64_t layers = 0;             // all of them
 

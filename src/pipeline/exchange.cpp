@@ -26,8 +26,7 @@ void Exchange::limit(Way way, std::int64_t stage, std::int64_t most) {
   queues_[{way, stage}].most = most;
 }
 
-Parcel Exchange::receive(Way way, std::int64_t stage, std::int64_t micro_batch,
-                         std::int64_t port) {
+Parcel Exchange::receive(Way way, std::int64_t stage, std::int64_t micro_batch, std::int64_t port) {
   std::unique_lock<std::mutex> lock(mutex_);
   const Address address{way, stage, micro_batch, port};
   changed_.wait(lock, [&] { return error_ != nullptr || waiting_.contains(address); });

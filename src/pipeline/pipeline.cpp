@@ -45,7 +45,7 @@ struct Pipeline::Impl {
     last = step.record();
   }
 
-  // For step(), of the first micro-batch.
+  // The plan for step(), by the first micro-batch.
   std::shared_ptr<const pipeline::PlannedResidency> plan_of(const PipelineSchedule& schedule,
                                                             const Tensors& input,
                                                             const Tensors& target,
@@ -53,17 +53,19 @@ struct Pipeline::Impl {
     const auto loss_of = [&](const at::Tensor& output) { return loss({output}, target); };
     return plans.plan_for(*core, {schedule, input, target, loss_of});
   }
-  // For forward() of that mini-batch.
-  std::shared_ptr<const pipeline::PlannedResidency> plan_of(const Tensors& input,
-                                                            const std::vector<std::int64_t>& sizes) {
+  // The plan for forward() of that mini-batch.
+  std::shared_ptr<const pipeline::PlannedResidency> plan_of(
+      const Tensors& input, const std::vector<std::int64_t>& sizes) {
     Tensors first;
     {
       const c10::AutoGradMode no_history(false);
       first = pipeline::scatter(input, {sizes.front()}).front();
     }
-    for (std::size_t i = 0; i < first.size(); ++i) first[i].set_requires_grad(input[i].requires_grad());
-    return plans.plan_for(*core, {pipeline::forward_schedule(core->layout, std::ssize(sizes)), first,
-                                  /*target=*/{}, /*loss=*/{}});
+    for (std::size_t i = 0; i < first.size(); ++i)
+      first[i].set_requires_grad(input[i].requires_grad());
+    return plans.plan_for(*core,
+                          {pipeline::forward_schedule(core->layout, std::ssize(sizes)), first,
+                           /*target=*/{}, /*loss=*/{}});
   }
 };
 

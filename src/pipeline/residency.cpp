@@ -25,7 +25,7 @@ std::string form_of(const Tensors& tensors) {
   return text;
 }
 
-// What the seconds and bytes of the stages depend on.
+// Names all that the seconds and bytes of the stages depend on.
 std::string kind_of(const Core& core, const PlanRequest& request) {
   std::string text = request.schedule.name + std::to_string(request.schedule.micro_batches) +
                      form_of(request.input) + "|" + form_of(request.target) +
@@ -39,7 +39,8 @@ std::string kind_of(const Core& core, const PlanRequest& request) {
   }
   for (const Layout::StagePart& part : core.layout.stages) {
     const auto type = part.device.type();
-    if (at::autocast::is_autocast_enabled(type)) text += toString(at::autocast::get_autocast_dtype(type));
+    if (at::autocast::is_autocast_enabled(type))
+      text += toString(at::autocast::get_autocast_dtype(type));
   }
   return text;
 }
@@ -55,8 +56,7 @@ void check_layers(const Core& core, const PlanRequest& request) {
     if (!layer.stashes.empty() || !layer.pops.empty()) refuse_layer(layer, "has skip connections");
   }
   if (request.input.size() != 1) {
-    refuse_layer(core.layers.front(),
-                 "takes " + std::to_string(request.input.size()) + " tensors");
+    refuse_layer(core.layers.front(), "takes " + std::to_string(request.input.size()) + " tensors");
   }
 }
 

@@ -15,7 +15,7 @@
 
 namespace reprise::pipeline {
 
-// What a plan is made for. The samples are the first micro-batch, which no other one exceeds.
+// A plan is made for this. The samples are the first micro-batch, which no other one exceeds.
 struct PlanRequest {
   PipelineSchedule schedule;
   Tensors input;   // of the first stage

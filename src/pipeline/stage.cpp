@@ -85,8 +85,7 @@ StageRun::Made StageRun::forward(
     const TwinWatch& twins,
     const std::function<std::vector<std::int64_t>(std::size_t)>& destinations) {
   const Residency& residency = work.residency;
-  const bool copies =
-      residency.checkpointed && stage->changes_inputs != Stage::Changes::kNo;
+  const bool copies = residency.checkpointed && stage->changes_inputs != Stage::Changes::kNo;
   std::vector<bool> are_twins, needs_gradient;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     are_twins.push_back(twins.is_twin(i));

@@ -82,7 +82,7 @@ class StageRun {
 
  private:
   libtorch::StageGraph graph_;
-  // Of what can run again before the gradient is there.
+  // These can run again before the gradient is there.
   std::vector<std::shared_ptr<region::Frame>> frames_;
 };
 

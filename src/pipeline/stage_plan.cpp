@@ -5,7 +5,7 @@
 namespace reprise::pipeline {
 namespace {
 
-// What all regions of one micro-batch share.
+// All regions of one micro-batch share this.
 struct Work {
   std::shared_ptr<const Stage> stage;
   std::shared_ptr<const StagePlan> plan;

@@ -1,4 +1,4 @@
-// What a stage does with a micro-batch by a plan of residency: which layers run as regions.
+// A plan of residency as a stage runs it: which layers of a micro-batch run as regions.
 #pragma once
 
 #include <memory>
@@ -25,7 +25,7 @@ struct StagePlan {
 
 struct PlannedRun {
   Tensors outputs;
-  // Of the regions whose recomputation needs no gradient of this stage, in order.
+  // The regions whose recomputation needs no gradient of this stage, in order.
   std::vector<std::shared_ptr<region::Frame>> ahead;
 };
 

@@ -17,7 +17,7 @@ Step::Step(std::shared_ptr<Core> core, Plan plan)
     runs_.emplace_back(static_cast<std::size_t>(plan_.micro_batches));
   }
   if (plan_.residency == nullptr) return;
-  // What the caller gives at once does not wait for room.
+  // The caller gives all at once, and does not wait for room.
   const auto& stages = plan_.residency->plan.stages;
   for (std::int64_t s = 0; s < std::ssize(stages); ++s) {
     const auto& stage = stages[static_cast<std::size_t>(s)];
@@ -64,8 +64,8 @@ Step::Received Step::receive(Way way, std::int64_t stage, std::int64_t micro_bat
   received.twins.resize(received.tensors.size());
   const bool is_callers = streams_of(stage + (way == Way::kForward ? -1 : 1)) == nullptr;
   if (!is_callers || port > 0) return received;
-  received.tensors = libtorch::take(
-      libtorch::ship(std::move(received.tensors), nullptr, streams_of(stage), way));
+  received.tensors =
+      libtorch::take(libtorch::ship(std::move(received.tensors), nullptr, streams_of(stage), way));
   return received;
 }
 
@@ -230,8 +230,7 @@ void Step::send_input_gradients(const PipelineAction& action, Tensors gradients)
          {std::move(gradients[values + i])});
   }
   gradients.resize(values);
-  send(Way::kBackward, action.stage, action.stage - 1, action.micro_batch, 0,
-       std::move(gradients));
+  send(Way::kBackward, action.stage, action.stage - 1, action.micro_batch, 0, std::move(gradients));
 }
 
 void Step::Record::start() { pauses_ += Clock::now() - stopped_; }

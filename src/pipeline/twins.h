@@ -13,7 +13,7 @@
 
 namespace reprise::pipeline {
 
-// Of one tensor: a group of twins, and the last stage that is going to use another one of it.
+// A tensor belongs to this group of twins. Another one of it is used in that stage or before.
 struct Twin {
   std::uint64_t group = 0;
   std::int64_t until = 0;
@@ -23,10 +23,10 @@ using Twins = std::vector<Twin>;
 // Whether the two may have a byte in common.
 bool may_overlap(const at::Tensor& a, const at::Tensor& b);
 
-// Of tensors that go to these stages.
+// The twins among tensors that go to these stages.
 std::vector<Twins> twins_of(const Tensors& tensors, const std::vector<std::int64_t>& to);
 
-// What a stage does with twins: made before its forward, asked after it.
+// Watches what a stage does with twins: made before its forward, asked after it.
 class TwinWatch {
  public:
   TwinWatch(std::int64_t stage, const Tensors& inputs, std::vector<Twins> twins);

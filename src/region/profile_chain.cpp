@@ -15,8 +15,6 @@
 #include "core/clock.h"
 #include "core/statistics.h"
 #include "libtorch/autograd/graph_reach.h"
-#include "libtorch/autograd/quiet_leaves.h"
-#include "libtorch/autograd/stage_graph.h"
 #include "libtorch/autograd/zero_gradients.h"
 #include "libtorch/base/state_apart.h"
 #include "libtorch/memory/managed_memory.h"
@@ -127,12 +125,9 @@ class Profiler {
     return {std::move(chain), std::move(output_of_last_), before_requires_grad_, copies_input_, {}};
   }
 
-  // All stages kept at once. After run().
+  // After run().
   region::ProfiledPart::Apart measure_apart() const {
-    const libtorch::QuietLeaves quiet(parameters_);
-    // The first run is not counted.
-    measure_apart_once();
-    return measure_apart_once();
+    return region::profile_apart(functions_, sample_, parameters_);
   }
 
  private:
@@ -228,37 +223,6 @@ class Profiler {
     const at::Tensor held = is_held ? output.detach() : at::Tensor();
     if (before_requires_grad_) backward(measured, group, since, input, std::move(output));
     return measured;
-  }
-
-  region::ProfiledPart::Apart measure_apart_once() const {
-    region::ProfiledPart::Apart apart;
-    libtorch::StageGraph graph;
-    const Bytes before = live_bytes(device_);
-    at::Tensor gradient;
-    {
-      at::Tensor tensor = graph.enter({sample_}, {sample_.requires_grad()}).front();
-      for (const TensorFunction& function : functions_) tensor = function(tensor);
-      graph.leave({tensor});
-      if (!tensor.requires_grad()) return apart;
-      gradient = at::ones_like(tensor.detach());
-    }
-    {
-      const PeakScope peak(device_);
-      wait();
-      const Stopwatch watch;
-      const std::vector<at::Tensor> made = graph.backward_inputs({std::move(gradient)});
-      wait();
-      apart.input_gradient = watch.elapsed();
-      apart.input_gradient_peak = peak.peak() - before;
-    }
-    apart.kept = live_bytes(device_) - before;
-    const PeakScope peak(device_);
-    const Stopwatch watch;
-    graph.backward_weights();
-    wait();
-    apart.weight_gradient = watch.elapsed();
-    apart.weight_gradient_peak = peak.peak() - before;
-    return apart;
   }
 
   // Whether autograd saves the input and the output, by their memory. The output is what the next
@@ -382,8 +346,7 @@ class Profiler {
 };
 
 region::ProfiledPart profile_layers(const std::vector<TensorFunction>& functions,
-                                    const std::vector<std::string>& names,
-                                    const at::Tensor& sample,
+                                    const std::vector<std::string>& names, const at::Tensor& sample,
                                     const std::vector<at::Tensor>& parameters,
                                     const std::vector<at::Tensor>& buffers,
                                     const ProfileOptions& options, bool is_part,
@@ -428,8 +391,8 @@ namespace detail {
 Chain profile(const Layers& layers, const at::Tensor& sample, const ProfileOptions& options) {
   std::vector<std::string> names;
   for (const std::string& name : layers.names) names.push_back(short_name(name));
-  return profile_layers(layers.functions, names, sample, layers.parameters, layers.buffers,
-                        options, false)
+  return profile_layers(layers.functions, names, sample, layers.parameters, layers.buffers, options,
+                        false)
       .chain;
 }
 

@@ -22,6 +22,12 @@ struct ProfiledPart {
   Apart apart;
 };
 
+// Measures that for layers which run one after another, without changing gradients or calling hooks
+// on parameters.
+ProfiledPart::Apart profile_apart(const std::vector<TensorFunction>& functions,
+                                  const at::Tensor& sample,
+                                  const std::vector<at::Tensor>& parameters);
+
 // As profile_chain(), but nobody holds the output. `apart`: measures that, too.
 ProfiledPart profile_part(const detail::Layers& layers, const at::Tensor& sample, bool apart,
                           const ProfileOptions& options);

@@ -79,7 +79,7 @@ void* take(c10::DeviceIndex device, c10::StreamId stream, std::int64_t bytes) {
                      " is out of memory: ", bytes, " bytes were asked for");
   }
   reserved.increase(static_cast<std::size_t>(bytes));
-  // As the CPU's: the last bits of products depend on it.
+  // The CPU's memory is aligned so, and the last bits of products depend on it.
   constexpr std::int64_t kAlignment = 64;
   const std::int64_t whole = (bytes + kAlignment - 1) / kAlignment * kAlignment;
   return std::aligned_alloc(kAlignment, static_cast<std::size_t>(whole));

@@ -149,8 +149,7 @@ class FakeGuard final : public c10::impl::DeviceGuardImplInterface {
   }
   c10::Stream getNewStream(c10::Device device, int) const override {
     const c10::DeviceIndex index = index_of(device);
-    return stream_of(device,
-                     FakeStreams::default_stream(index) + FakeStreams::of(index).fresh());
+    return stream_of(device, FakeStreams::default_stream(index) + FakeStreams::of(index).fresh());
   }
   c10::Stream exchangeStream(c10::Stream stream) const override {
     return stream_of(stream.device(), std::exchange(current(stream.device()), stream.id()));

@@ -9,8 +9,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr std::int64_t kWidth = 16, kInside = 64,
-                       kSamples = 8 * 16, kChunks = 8;
+constexpr std::int64_t kWidth = 16, kInside = 64, kSamples = 8 * 16, kChunks = 8;
 
 class PipelineOnFakeDevices : public OnFakeDevice {
  protected:
@@ -70,10 +69,11 @@ TEST_F(PipelineOnFakeDevices, GradientsAreThoseOnTheHostInEverySchedule) {
                             .schedule = each.schedule};
     const auto on_device = model_of(3);
     Pipeline pipe(on_device, options);
-    const at::Tensor target = target_.to(each.devices[each.schedule == std::string("zbv") ||
-                                                      each.schedule == std::string("dualpipev")
-                                                          ? 0
-                                                          : each.devices.size() - 1]);
+    const at::Tensor target =
+        target_.to(each.devices[each.schedule == std::string("zbv") ||
+                                        each.schedule == std::string("dualpipev")
+                                    ? 0
+                                    : each.devices.size() - 1]);
     std::vector<at::Tensor> gradients;
     at::Tensor loss;
     {
@@ -128,8 +128,9 @@ TEST_F(PipelineOnFakeDevices, TheHostWaitsForNothingAndEachStepRecordsAsManyEven
 
 TEST_F(PipelineOnFakeDevices, CopiesRunOnStreamsOfTheirOwn) {
   const auto model = model_of(2);
-  Pipeline pipe(model, {.balance = {4, 6}, .devices = {fake(0), fake(1)}, .chunks = kChunks,
-                        .schedule = "1f1b"});
+  Pipeline pipe(
+      model,
+      {.balance = {4, 6}, .devices = {fake(0), fake(1)}, .chunks = kChunks, .schedule = "1f1b"});
   const at::Tensor x = x_.to(fake(0)), target = target_.to(fake(1));
   pipe.step(x, target, loss_of);
   FakeMemory::forget_named();
@@ -139,7 +140,8 @@ TEST_F(PipelineOnFakeDevices, CopiesRunOnStreamsOfTheirOwn) {
     std::map<c10::StreamId, std::int64_t> times;
     for (const c10::StreamId stream : FakeMemory::named(fake(device).index())) ++times[stream];
     EXPECT_GE(times.size(), 2U);
-    EXPECT_GE(std::ranges::count_if(times, [](const auto& each) { return each.second >= kChunks; }), 2)
+    EXPECT_GE(std::ranges::count_if(times, [](const auto& each) { return each.second >= kChunks; }),
+              2)
         << device;
   }
 }
@@ -152,8 +154,9 @@ TEST_F(PipelineOnFakeDevices, AfterAnErrorAllStreamsAreAtRestAndTheNextStepWorks
     if (left-- == 0) throw std::runtime_error("layer 5 broke");
     return inner(std::move(x));
   };
-  Pipeline pipe(layers, {.balance = {4, 6}, .devices = {fake(0), fake(1)}, .chunks = kChunks,
-                         .schedule = "1f1b"});
+  Pipeline pipe(
+      layers,
+      {.balance = {4, 6}, .devices = {fake(0), fake(1)}, .chunks = kChunks, .schedule = "1f1b"});
   const at::Tensor x = x_.to(fake(0)), target = target_.to(fake(1));
   pipe.step(x, target, loss_of);
   const auto good = gradients_of(model);
@@ -187,9 +190,8 @@ TEST_F(PipelineOnFakeDevices, PeakOfEachStageIsThePredictedOneAndNeverAboveTheBy
   const auto model = model_of(6, 512);
   const at::Tensor x = at::randn({8 * 256, kWidth}).to(fake(0)),
                    target = at::randn({8 * 256, kWidth}).to(fake(2));
-  PipelineOptions options{.balance = {10, 10, 10},
-                          .devices = {fake(0), fake(1), fake(2)},
-                          .chunks = 8};
+  PipelineOptions options{
+      .balance = {10, 10, 10}, .devices = {fake(0), fake(1), fake(2)}, .chunks = 8};
   for (const char* schedule : {"gpipe", "1f1b"}) {
     options.schedule = schedule;
     options.bytes.clear();

@@ -40,8 +40,8 @@ TEST_F(PipelineAccelerators, GradientsAreThoseOfOneDeviceInEverySchedule) {
                             .chunks = 8,
                             .schedule = schedule};
     const auto one = model_of(), two = model_of();
-    const Outcome expected = outcome_of(
-        one, Pipeline(one, options).step(x, target, square_loss).loss);
+    const Outcome expected =
+        outcome_of(one, Pipeline(one, options).step(x, target, square_loss).loss);
     options.devices = devices_;
     const at::Tensor loss =
         Pipeline(two, options).step(x, target.to(devices_[1]), square_loss).loss;
@@ -55,8 +55,8 @@ TEST_F(PipelineAccelerators, StagesHoldTheBytesThatTheyAreGiven) {
   const auto model = model_of();
   const at::Tensor x = torch::randn({4096, 512}, devices_[0]);
   const at::Tensor target = torch::randn({4096, 512}, devices_[1]);
-  PipelineOptions options{.balance = {12, 12}, .devices = devices_, .chunks = 8,
-                          .schedule = "1f1b"};
+  PipelineOptions options{
+      .balance = {12, 12}, .devices = devices_, .chunks = 8, .schedule = "1f1b"};
   const auto all = Pipeline(model, options).plan(x, target, square_loss).peaks;
   options.bytes = {all[0] * 0.8, all[1] * 0.8};
   Pipeline pipe(model, options);

@@ -79,18 +79,16 @@ TEST(PipelineResidency, GradientsAreThoseOfThePlainLoopUnderEveryPlan) {
   const std::vector<c10::Device> two{c10::kCPU, c10::kCPU};
   int plans = 0, recomputing = 0;
   for (const PlanCase& each : std::vector<PlanCase>{{"gpipe", {15}, {}},
-                                            {"gpipe", {6, 9}, {}},
-                                            {"1f1b", {5, 5, 5}, {}},
-                                            {"1f1b", {1, 14}, {}},
-                                            {"looped-bfs", {4, 4, 4, 3}, two},
-                                            {"interleaved-1f1b", {4, 4, 4, 3}, two},
-                                            {"zero-bubble", {4, 4, 4, 3}, two},
-                                            {"zbv", {4, 4, 4, 3}, two},
-                                            {"dualpipev", {4, 4, 4, 3}, two}}) {
-    PipelineOptions options{.balance = each.balance,
-                            .devices = each.devices,
-                            .chunks = 8,
-                            .schedule = each.schedule};
+                                                    {"gpipe", {6, 9}, {}},
+                                                    {"1f1b", {5, 5, 5}, {}},
+                                                    {"1f1b", {1, 14}, {}},
+                                                    {"looped-bfs", {4, 4, 4, 3}, two},
+                                                    {"interleaved-1f1b", {4, 4, 4, 3}, two},
+                                                    {"zero-bubble", {4, 4, 4, 3}, two},
+                                                    {"zbv", {4, 4, 4, 3}, two},
+                                                    {"dualpipev", {4, 4, 4, 3}, two}}) {
+    PipelineOptions options{
+        .balance = each.balance, .devices = each.devices, .chunks = 8, .schedule = each.schedule};
     const PipelineResidency all = Pipeline(model, options).plan(x, target, square_loss);
     for (const double share : {1.01, 0.95, 0.9, 0.85, 0.8}) {
       options.bytes.clear();
@@ -121,8 +119,10 @@ TEST(PipelineResidency, ThePeakIsPredictedWhereInputAndWeightGradientsComeApart)
   const auto model = wide_blocks(4);
   const at::Tensor x = torch::randn({4 * 256, 128}), target = torch::randn_like(x);
   PipelineSchedule schedule{"apart", 2, 4, {{}}};
-  for (std::int64_t i = 0; i < 4; ++i) schedule.workers[0].push_back({{0, PipelineWork::kForward, i}});
-  for (std::int64_t i = 0; i < 4; ++i) schedule.workers[0].push_back({{1, PipelineWork::kForward, i}});
+  for (std::int64_t i = 0; i < 4; ++i)
+    schedule.workers[0].push_back({{0, PipelineWork::kForward, i}});
+  for (std::int64_t i = 0; i < 4; ++i)
+    schedule.workers[0].push_back({{1, PipelineWork::kForward, i}});
   for (const std::int64_t stage : {1, 0}) {
     for (const auto work : {PipelineWork::kInputGradient, PipelineWork::kWeightGradient}) {
       for (std::int64_t i = 0; i < 4; ++i) schedule.workers[0].push_back({{stage, work, i}});
@@ -168,10 +168,9 @@ TEST(PipelineResidency, AStageThatCannotFitIsRefusedBeforeTheStep) {
   torch::manual_seed(1);
   const auto model = wide_blocks(2);
   const at::Tensor x = torch::randn({512, 128});
-  Pipeline pipe(model, {.balance = {4, 4}, .chunks = 4, .bytes = {GB(1), KB(300)},
-                        .schedule = "1f1b"});
-  const std::string refusal =
-      refusal_of<BudgetError>([&] { pipe.step(x, x, difference_loss); });
+  Pipeline pipe(model,
+                {.balance = {4, 4}, .chunks = 4, .bytes = {GB(1), KB(300)}, .schedule = "1f1b"});
+  const std::string refusal = refusal_of<BudgetError>([&] { pipe.step(x, x, difference_loss); });
   EXPECT_THAT(refusal, HasSubstr("stage 1 on worker 1 cannot fit in 300000 bytes (300.0 KB)"));
   EXPECT_THAT(refusal, HasSubstr("it needs at least "));
   EXPECT_THAT(refusal, HasSubstr("move layers to other stages"));
@@ -187,7 +186,9 @@ TEST(PipelineResidency, OptionsThatDoNotFitAreRefused) {
                 Pipeline(model, {.balance = {2, 2}, .bytes = {MB(1), MB(1), MB(1)}});
               }),
               HasSubstr("bytes has 3 numbers for the 2 workers"));
-  EXPECT_THAT(refusal_of([&] { Pipeline(model, {.balance = {2, 2}, .bytes = {Bytes(0)}}); }),
+  EXPECT_THAT(refusal_of([&] {
+                Pipeline(model, {.balance = {2, 2}, .bytes = {Bytes(0)}});
+              }),
               HasSubstr("bytes[0] is 0; it must be at least 1"));
   EXPECT_THAT(refusal_of([&] {
                 Pipeline(model, {.balance = {2, 2}, .checkpoint_stop = 1, .bytes = {MB(1)}});
@@ -203,7 +204,9 @@ TEST(PipelineResidency, LayersOfSeveralTensorsAreRefusedByName) {
                       return std::vector<at::Tensor>{x.front() + x.back()};
                     }};
   Pipeline pipe({one, two}, {.balance = {1, 1}, .bytes = {MB(1)}});
-  EXPECT_THAT(refusal_of([&] { pipe.forward(torch::randn({2, 2})); }),
+  EXPECT_THAT(refusal_of([&] {
+                pipe.forward(torch::randn({2, 2}));
+              }),
               HasSubstr("layer pair returns 2 tensors"));
 }
 

@@ -21,14 +21,13 @@ PipelineLayer layer_of(const char* name, std::function<Value(Value)> forward,
 }
 
 PipelineLayer stashing() {
-  return layer_of(
-      "stashing",
-      [](Value x) {
-        const at::Tensor y = x.front() * 2;
-        stash("a", y);
-        return Value{y};
-      },
-      {"a"});
+  return layer_of("stashing",
+                  [](Value x) {
+                    const at::Tensor y = x.front() * 2;
+                    stash("a", y);
+                    return Value{y};
+                  },
+                  {"a"});
 }
 PipelineLayer popping() {
   return layer_of("popping", [](Value x) { return Value{x.front() * pop("a")}; }, {}, {"a"});
@@ -62,9 +61,8 @@ void expect_refused(const std::vector<PipelineLayer>& layers, const Value& input
                              .checkpoint = mode,
                              .schedule = schedule});
       EXPECT_THAT(refusal_of([&] {
-                    pipe.step_tensors(input, input, [](const Value& y, const Value&) {
-                      return y.front().sum();
-                    });
+                    pipe.step_tensors(input, input,
+                                      [](const Value& y, const Value&) { return y.front().sum(); });
                   }),
                   HasSubstr(text))
           << schedule;
@@ -108,15 +106,14 @@ TEST(Twins, WithinOneStageTheChangeIsSeenAsWithoutAPipeline) {
 
 TEST(Twins, OnceTheOtherUseIsOverATensorMayBeChanged) {
   const at::Tensor x = torch::randn({4, 3});
-  const std::vector<PipelineLayer> layers{
-      stashing(),
-      layer_of("popping and passing",
-               [](Value x) {
-                 const at::Tensor popped = pop("a");
-                 return Value{x.front() + 0 * popped.sum()};
-               },
-               {}, {"a"}),
-      changing()};
+  const std::vector<PipelineLayer> layers{stashing(),
+                                          layer_of("popping and passing",
+                                                   [](Value x) {
+                                                     const at::Tensor popped = pop("a");
+                                                     return Value{x.front() + 0 * popped.sum()};
+                                                   },
+                                                   {}, {"a"}),
+                                          changing()};
   EXPECT_TRUE(at::equal(gradient_of(layers, {1, 1, 1}, x), gradient_of(layers, {3}, x)));
 }
 

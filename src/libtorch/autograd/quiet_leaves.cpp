@@ -6,7 +6,8 @@ namespace reprise::libtorch {
 
 QuietLeaves::QuietLeaves(const std::vector<at::Tensor>& leaves) {
   for (const at::Tensor& leaf : leaves) {
-    leaves_.push_back({leaf, at::zeros_like(leaf, at::TensorOptions().requires_grad(false)), {}, {}});
+    leaves_.push_back(
+        {leaf, at::zeros_like(leaf, at::TensorOptions().requires_grad(false)), {}, {}});
     exchange(leaves_.back());
   }
 }

@@ -119,8 +119,8 @@ Roots with_gradients(const edge_list& roots, std::vector<at::Tensor> gradients) 
   return with;
 }
 
-// Where backward begins. The engine holds the gradients that it is given until the end, so it is
-// given one element on their device, and this node gives the gradients, and holds them no longer.
+// Backward begins here. The engine holds what it is given until the end. So it is given one element,
+// and this node gives the gradients, and holds them no longer.
 struct StageExit final : Node {
   variable_list gradients;
 
@@ -223,9 +223,8 @@ std::vector<at::Tensor> StageGraph::backward_inputs(std::vector<at::Tensor> grad
   for (Branch& branch : branches_) branch.gradients = apart[branch.node.get()];
 
   const auto has_branch = [&](Node& node) {
-    return std::ranges::any_of(node.next_edges(), [&](const Edge& edge) {
-      return edge.is_valid() && !is_on_way(edge);
-    });
+    return std::ranges::any_of(
+        node.next_edges(), [&](const Edge& edge) { return edge.is_valid() && !is_on_way(edge); });
   };
   const auto watch = [&](const NodePointer& node) {
     auto arrived = std::make_shared<std::vector<at::Tensor>>();

@@ -15,7 +15,7 @@ namespace {
 
 // Steps of kept bytes, and of bytes of the backward, between the least and the most of a stage.
 constexpr std::int64_t kShares = 8;
-// Plans of a worker of which the simulation chooses one.
+// The simulation chooses one of so many plans of a worker.
 constexpr std::size_t kMostPlans = 6;
 
 using Choices = std::vector<std::vector<StageChoice>>;  // of each stage
@@ -44,7 +44,7 @@ class WorkerPlanner {
     }
     return std::move(found_);
   }
-  // Of the plans that were tried.
+  // The least peak of the plans that were tried.
   Bytes least() const { return least_; }
 
  private:
@@ -148,8 +148,7 @@ PipelineCosts costs_of(const std::vector<PipelineStageProfile>& profiles) {
     stage.send = profile.send;
     stage.input = profile.input;
     stage.saved_for_weights = profile.kept_for_weights;
-    stage.temporaries =
-        std::max(profile.weight_gradient_peak - profile.kept_for_weights, Bytes(0));
+    stage.temporaries = std::max(profile.weight_gradient_peak - profile.kept_for_weights, Bytes(0));
     stage.resident = profile.resident;
   }
   return costs;
@@ -160,8 +159,7 @@ std::vector<Bytes> bytes_of_workers(const std::vector<Bytes>& bytes, std::size_t
   if (bytes.size() == 1) return std::vector<Bytes>(workers, bytes.front());
   if (bytes.size() == workers) return bytes;
   throw UsageError("Pipeline: bytes has " + std::to_string(bytes.size()) + " numbers for the " +
-                   std::to_string(workers) +
-                   " workers; give one for all, or one for each worker");
+                   std::to_string(workers) + " workers; give one for all, or one for each worker");
 }
 
 [[noreturn]] void refuse_worker(const PipelineSchedule& schedule, std::size_t worker, Bytes bytes,
@@ -189,8 +187,8 @@ class ResidencyPlanner {
         profiles_(profiles),
         bytes_(bytes_of_workers(bytes, schedule.workers.size())),
         costs_(costs_of(profiles)),
-        waiting_(waiting_in(simulate(schedule, PipelineCosts::even(schedule.stages)),
-                            schedule.stages)),
+        waiting_(
+            waiting_in(simulate(schedule, PipelineCosts::even(schedule.stages)), schedule.stages)),
         workers_(actions_of_workers(schedule, profiles, waiting_)) {
     for (const PipelineStageProfile& profile : profiles) {
       choices_.push_back(choices_of(profile, is_split()));
@@ -233,7 +231,8 @@ class ResidencyPlanner {
     Bytes resident;
     const auto worker_of_stage = schedule_.worker_of_stage();
     for (std::size_t s = 0; s < profiles_.size(); ++s) {
-      if (worker_of_stage[s] == static_cast<std::int64_t>(worker)) resident += profiles_[s].resident;
+      if (worker_of_stage[s] == static_cast<std::int64_t>(worker))
+        resident += profiles_[s].resident;
     }
     refuse_worker(schedule_, worker, bytes_[worker], resident, least);
   }
@@ -274,8 +273,7 @@ class ResidencyPlanner {
       std::vector<const PipelineMicroBatch*> used;
       for (std::size_t item = 0; item < plan.choice.size(); ++item) {
         const ResidentItem& at = workers_[w].items[item];
-        const StageChoice& choice =
-            choices_[static_cast<std::size_t>(at.stage)][plan.choice[item]];
+        const StageChoice& choice = choices_[static_cast<std::size_t>(at.stage)][plan.choice[item]];
         used.push_back(&choice.micro_batch);
         note(residency.stages[static_cast<std::size_t>(at.stage)], at.micro_batch, choice);
       }

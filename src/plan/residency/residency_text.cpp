@@ -33,8 +33,8 @@ std::string runs_of(const std::vector<std::int64_t>& choice_of, std::int64_t cho
 std::string line_of(const PipelineMicroBatch& each) {
   const std::string kept = to_string(each.kept) + " each";
   if (each.recomputed_layers == 0) return "all layers kept, " + kept;
-  std::string text = std::to_string(each.recomputed_layers) + " of " +
-                     std::to_string(each.layers) + " layers run again, " + kept + ", " +
+  std::string text = std::to_string(each.recomputed_layers) + " of " + std::to_string(each.layers) +
+                     " layers run again, " + kept + ", " +
                      milliseconds(each.recompute + each.recompute_within) + " of recomputation";
   if (each.recompute > Seconds(0) && each.recompute_within > Seconds(0)) {
     text += " (" + milliseconds(each.recompute) + " before the gradient is needed)";

@@ -15,7 +15,7 @@ using Kind = ScheduleOp::Kind;
 
 // Steps of the rest's bytes and of the budgets that are tried.
 constexpr std::int64_t kSteps = 12;
-// Of planners::rotor(): a few hundred slots lose less than a percent of the bytes.
+// A few hundred slots of planners::rotor() lose less than a percent of the bytes.
 constexpr std::int64_t kSlots = 400;
 
 // Gradients of parameters are there throughout. A backward makes new ones and adds them up.
@@ -67,7 +67,7 @@ class ChoiceOfSchedule {
     made.kept = input + walk.live();
     walk.take_peak();
     walk.apply(*op++);
-    // What runs again before the first backward needs no gradient.
+    // All that runs again before the first backward needs no gradient.
     for (; op->kind != Kind::kBackward; ++op) run_again(*op, walk, runs, made.recompute);
     for (; op != schedule.ops.end(); ++op) run_again(*op, walk, runs, made.recompute_within);
     made.backward_peak = input + walk.take_peak();

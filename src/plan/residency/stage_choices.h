@@ -1,9 +1,9 @@
-// What one stage may do with a micro-batch: schedules of its layers that keep few bytes or many.
+// Schedules of one stage's layers that keep few bytes of a micro-batch or many.
 //
 // A chain's planner runs backward right after forward. In a pipeline other micro-batches come
 // between the two. So the chain gets one more stage at its end, which takes no time and as many
-// temporary bytes as the others then need: a schedule within m bytes, r of which are for the rest,
-// keeps at most m - r bytes meanwhile.
+// temporary bytes as the others then need. If these are r, a schedule within m bytes keeps at most
+// m - r bytes meanwhile.
 #pragma once
 
 #include <reprise/pipeline_residency.h>

@@ -11,7 +11,7 @@
 namespace reprise::plan {
 namespace {
 
-bool makes_gradient(PipelineWork work) {
+bool gives_gradient(PipelineWork work) {
   return work == PipelineWork::kBackward || work == PipelineWork::kInputGradient;
 }
 
@@ -35,7 +35,7 @@ class ActionClocks {
       }
       ++clock[at.worker];
       if (at.action.work == PipelineWork::kForward) of_forward[index_of(at.action)] = clock;
-      if (makes_gradient(at.action.work)) of_gradient[index_of(at.action)] = clock;
+      if (gives_gradient(at.action.work)) of_gradient[index_of(at.action)] = clock;
       last[at.worker] = clock;
       follows_[at.worker].push_back(std::move(clock));
     }
@@ -76,7 +76,7 @@ class StageCounts {
   StageCounts(const std::vector<PipelineAction>& actions, std::int64_t stage, bool forwards) {
     for (const PipelineAction& action : actions) {
       const bool is_one = action.stage == stage && (forwards ? action.work == PipelineWork::kForward
-                                                             : makes_gradient(action.work));
+                                                             : gives_gradient(action.work));
       counts_.push_back(counts_.back() + (is_one ? 1 : 0));
     }
   }
@@ -91,11 +91,11 @@ std::vector<ResidentItem> items_of(const std::vector<PipelineAction>& actions) {
   std::map<std::pair<std::int64_t, std::int64_t>, std::size_t> known;
   for (std::size_t place = 0; place < actions.size(); ++place) {
     const PipelineAction& action = actions[place];
-    const auto [found, is_new] = known.emplace(std::pair(action.stage, action.micro_batch),
-                                               items.size());
+    const auto [found, is_new] =
+        known.emplace(std::pair(action.stage, action.micro_batch), items.size());
     if (is_new) items.push_back({action.stage, action.micro_batch, place, place, place});
     ResidentItem& item = items[found->second];
-    if (makes_gradient(action.work)) item.backward = place;
+    if (gives_gradient(action.work)) item.backward = place;
     item.end = place;
   }
   return items;
@@ -104,7 +104,7 @@ std::vector<ResidentItem> items_of(const std::vector<PipelineAction>& actions) {
 }  // namespace
 
 std::vector<Waiting> waiting_in(const PipelineTimeline& timeline, std::int64_t stages) {
-  // What is sent and what is taken, in time; of the same moment, what is sent first.
+  // Tensors are sent and taken in this order; at the same moment, they are sent first.
   struct Change {
     Seconds time;
     std::int64_t count;
@@ -114,7 +114,7 @@ std::vector<Waiting> waiting_in(const PipelineTimeline& timeline, std::int64_t s
     for (const PipelineEvent& event : worker.events) {
       const PipelineAction& action = event.action;
       const bool is_forward = action.work == PipelineWork::kForward;
-      if (event.recompute || (!is_forward && !makes_gradient(action.work))) continue;
+      if (event.recompute || (!is_forward && !gives_gradient(action.work))) continue;
       const std::size_t way = is_forward ? 0 : 1;
       changes[static_cast<std::size_t>(action.stage)][way].push_back({event.begin, -1});
       const std::int64_t to = action.stage + (is_forward ? 1 : -1);
@@ -126,11 +126,11 @@ std::vector<Waiting> waiting_in(const PipelineTimeline& timeline, std::int64_t s
   for (auto& of_stage : changes) {
     std::array<std::int64_t, 2> most{};
     for (std::size_t way = 0; way < 2; ++way) {
-      std::ranges::sort(of_stage[way], {}, [](const Change& change) {
-        return std::pair(change.time, -change.count);
-      });
+      std::ranges::sort(of_stage[way], {},
+                        [](const Change& change) { return std::pair(change.time, -change.count); });
       std::int64_t now = 0;
-      for (const Change& change : of_stage[way]) most[way] = std::max(most[way], now += change.count);
+      for (const Change& change : of_stage[way])
+        most[way] = std::max(most[way], now += change.count);
     }
     waiting.push_back({std::max<std::int64_t>(most[0], 1), std::max<std::int64_t>(most[1], 1)});
   }
@@ -167,8 +167,8 @@ std::vector<WorkerActions> actions_of_workers(const PipelineSchedule& schedule,
       for (std::size_t place = 0; place < fixed.size(); ++place) {
         const std::int64_t waiting =
             sent.among(clocks.may_precede(w, place, owner(from))) - taken.among(place + 1);
-        fixed[place] += each * std::clamp<std::int64_t>(waiting, 0,
-                                                       forwards ? most.inputs : most.gradients);
+        fixed[place] +=
+            each * std::clamp<std::int64_t>(waiting, 0, forwards ? most.inputs : most.gradients);
       }
     }
   }

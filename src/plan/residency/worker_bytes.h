@@ -29,7 +29,7 @@ struct Waiting {
   std::int64_t inputs = 1, gradients = 1;
 };
 
-// Of each stage, as many as wait in that step: then it can be run with these bounds.
+// Counts how many wait at each stage in that step. A step can be run with these bounds.
 std::vector<Waiting> waiting_in(const PipelineTimeline& timeline, std::int64_t stages);
 
 // All workers' actions. An action's arrivals are bounded by `waiting` and by the order: whatever does

@@ -53,7 +53,8 @@ Bytes replayed_peak(const PipelineSchedule& schedule, std::size_t worker,
 }
 
 PipelineSchedule random_schedule() {
-  const auto name = *rc::gen::element<std::string>("gpipe", "1f1b", "looped-bfs", "interleaved-1f1b");
+  const auto name =
+      *rc::gen::element<std::string>("gpipe", "1f1b", "looped-bfs", "interleaved-1f1b");
   const auto workers = *rc::gen::inRange<std::int64_t>(1, 4);
   const bool is_alone = name == "gpipe" || name == "1f1b";
   return schedules::by_name(name, workers, is_alone ? 1 : 2,
@@ -66,7 +67,8 @@ TEST(PlanResidency, PlansHoldTheBytesAndTheLeastThatIsNamedIsEnough) {
     const auto profiles = random_profiles(schedule.stages, *rc::gen::inRange<std::int64_t>(1, 6));
     const auto all = plan_residency(schedule, profiles, {});
     std::vector<Bytes> bytes;
-    for (const Bytes peak : all.peaks) bytes.push_back(peak * (0.3 + 0.1 * *rc::gen::inRange(0, 8)));
+    for (const Bytes peak : all.peaks)
+      bytes.push_back(peak * (0.3 + 0.1 * *rc::gen::inRange(0, 8)));
     for (std::size_t tries = 0; tries <= bytes.size(); ++tries) {
       PipelineResidency plan;
       try {
@@ -107,14 +109,14 @@ TEST(PlanResidency, WithoutABoundAllIsKept) {
   }));
 }
 
-// All plans of one worker, of which the one with the least recomputation is the best.
+// The best of all plans of one worker is the one with the least recomputation.
 TEST(PlanResidency, LittleTimeIsLostToTheBestPlanOfAll) {
   double lost = 0, worst = 0;
   int cases = 0;
   for (std::uint64_t seed = 1; seed <= 80; ++seed) {
     const std::vector<PipelineStageProfile> profiles{random_profile(seed, 4)};
-    const PipelineSchedule schedule = seed % 2 == 0 ? schedules::gpipe(1, 3)
-                                                    : schedules::one_forward_one_backward(1, 3);
+    const PipelineSchedule schedule =
+        seed % 2 == 0 ? schedules::gpipe(1, 3) : schedules::one_forward_one_backward(1, 3);
     const Bytes bytes = plan_residency(schedule, profiles, {}).peaks.front() * 0.7;
     Seconds planned{};
     try {
@@ -194,9 +196,10 @@ TEST(PlanResidency, WhatDoesNotFitTogetherIsRefused) {
   const auto schedule = schedules::gpipe(2, 2);
   EXPECT_THAT(refusal_of([&] { plan_residency(schedules::gpipe(3, 2), profiles, {}); }),
               HasSubstr("profiles of 2 stages, and the schedule has 3"));
-  EXPECT_THAT(
-      refusal_of([&] { plan_residency(schedule, profiles, {Bytes(1), Bytes(1), Bytes(1)}); }),
-      HasSubstr("bytes has 3 numbers for the 2 workers"));
+  EXPECT_THAT(refusal_of([&] {
+                plan_residency(schedule, profiles, {Bytes(1), Bytes(1), Bytes(1)});
+              }),
+              HasSubstr("bytes has 3 numbers for the 2 workers"));
   EXPECT_THAT(refusal_of<BudgetError>([&] { plan_residency(schedule, profiles, {Bytes(9)}); }),
               HasSubstr("stage 0 on worker 0 cannot fit in 9 bytes (9 B): it needs at least "));
 }
