@@ -29,9 +29,13 @@
 // So results depend neither on the balance nor on the schedule; DrawsOfLayer gives code outside of
 // a pipeline the same draws.
 //
-// One limit: two uses of one tensor in different stages see no in-place change of each other. Each
-// stage has an alias or a copy of its own. So later layers must not change in place a tensor that
-// was stashed (reprise/skip.h), given twice to forward() or returned twice by a layer.
+// Each stage has an alias or a copy of its own of a tensor with two uses: one that was stashed
+// (reprise/skip.h), given twice to forward() or returned twice by a layer. A stage that changes such
+// a tensor in place while another use is to come is refused with UsageError, for the other use would
+// not see the change.
+//
+// On an accelerator each worker has a stream for its operators and two for copies. Nothing waits on
+// the host, but copies to the host do. The caller's streams go on after the workers'.
 //
 // In evaluation (grad mode off, or eval()) no micro-batch is checkpointed. BatchNorm normalizes by
 // micro-batch in training. Its running averages count each micro-batch once, or each mini-batch with
@@ -49,6 +53,7 @@
 #include <reprise/bytes.h>
 #include <reprise/checkpoint.h>
 #include <reprise/detail/pipeline_layers.h>
+#include <reprise/pipeline_residency.h>
 #include <reprise/pipeline_schedule.h>
 #include <reprise/sequential.h>
 
@@ -78,6 +83,17 @@ struct PipelineOptions {
   CheckpointMode checkpoint = CheckpointMode::kExceptLast;
   // In place of `checkpoint`: micro-batches with an index below it are checkpointed.
   std::optional<std::int64_t> checkpoint_stop = std::nullopt;
+  // In place of both: the most bytes that the stages of each worker may take, one number for all
+  // workers or one for each. Which micro-batches are kept, and which layers of the others run again,
+  // is then planned (reprise/pipeline_residency.h). The bytes are for parameters, their gradients,
+  // buffers, and what forwards and backwards keep and need for a moment. The mini-batch, outputs
+  // of the model and losses are the caller's. Optimizer states do not count either.
+  //
+  // The first call for a mini-batch of a form runs each layer, and the loss, some times on the first
+  // micro-batch, as profile_chain() does. So no other thread should allocate meanwhile. The call
+  // throws BudgetError, before the step, if a worker's stages cannot fit, and UsageError for layers
+  // that take or return several tensors, or have skips.
+  std::vector<Bytes> bytes = {};
   // By name (schedules::names()) or, if `custom_schedule` has stages, that one. forward() runs as
   // "gpipe" whatever is chosen; step() runs this.
   std::string schedule = "gpipe";
@@ -174,6 +190,10 @@ class Pipeline {
   std::int64_t checkpoint_stop(std::int64_t micro_batches) const;
   // The schedule that step() runs for so many micro-batches.
   PipelineSchedule schedule(std::int64_t micro_batches) const;
+  // What the stages keep of each micro-batch of such a mini-batch in step(), or in forward() and its
+  // backward, planned as `bytes` says; without `bytes`, all is kept. Runs layers, but no step.
+  PipelineResidency plan(const at::Tensor& input, const at::Tensor& target, const Loss& loss);
+  PipelineResidency plan(const at::Tensor& input);
   // What the last forward(), its backward, or the last step() did. Bytes are not measured.
   PipelineTimeline timeline() const;
 

@@ -174,11 +174,13 @@ struct PipelineStageCosts {
   // How long the output of F takes to the next stage. The gradient takes as long from there to here.
   // 0 where one worker runs both stages.
   Seconds send{};
-  Bytes input;              // of the stage, and of the gradient that it sends back
-  Bytes saved;              // kept for backward besides the input
-  Bytes saved_for_weights;  // the part of `input` and `saved` that W needs after I
-  Bytes temporaries;        // at once, during forward, recomputation or backward
-  Bytes resident;           // parameters, their gradients and the like: throughout
+  Bytes input;  // of the stage, and of the gradient that it sends back
+  Bytes saved;  // kept for backward besides the input
+  Bytes
+      saved_for_weights;  // the part of `input` and `saved` that W needs after I; with a plan, all
+                          // that stays between the two
+  Bytes temporaries;      // at once, during forward, recomputation or backward
+  Bytes resident;         // parameters, their gradients and the like: throughout
 };
 
 struct PipelineCosts {
@@ -190,9 +192,24 @@ struct PipelineCosts {
   static PipelineCosts even(std::int64_t stages);
 };
 
+// What one stage does with one micro-batch, where that is planned (reprise/pipeline_residency.h).
+struct PipelineMicroBatch {
+  Bytes kept;           // between its forward and its backward, its input included
+  Bytes forward_peak;   // most at once during its forward
+  Bytes backward_peak;  // most at once from its recomputation to the end of its backward (or I)
+  Seconds recompute{};  // before its backward, without waiting for the gradient
+  Seconds recompute_within{};          // during its backward
+  std::int64_t recomputed_layers = 0;  // layers that run at least twice
+  std::int64_t layers = 0;             // all of them
+
+  bool operator==(const PipelineMicroBatch&) const = default;
+};
+
 struct PipelineSimulation {
   // Micro-batches below it are checkpointed.
   std::int64_t checkpoint_stop = 0;
+  // In place of `checkpoint_stop`, a plan: of each stage, its micro-batches.
+  std::vector<std::vector<PipelineMicroBatch>> micro_batches = {};
   // Whether a recomputation starts as soon as the worker is free, and does not wait for the
   // gradient. It is then hidden where the worker would idle.
   bool recompute_ahead = true;
@@ -236,8 +253,9 @@ struct PipelineTimeline {
 // keep, also outputs and gradients that have arrived and wait for their action. The mini-batch and
 // the losses belong to the caller and are not counted.
 //
-// Throws UsageError if the costs are out of bounds or not those of `schedule.stages` stages, or if
-// `checkpoint_stop` is negative. Throws PlanError as check().
+// Throws UsageError if the costs are out of bounds or not those of `schedule.stages` stages, if
+// `checkpoint_stop` is negative, or if a plan is for other stages or micro-batches. Throws PlanError
+// as check().
 PipelineTimeline simulate(const PipelineSchedule& schedule, const PipelineCosts& costs,
                           const PipelineSimulation& options = {});
 

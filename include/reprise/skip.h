@@ -16,9 +16,9 @@
 // has one layer that stashes it and one later layer that pops it. Outside of a pipeline the layers
 // run inside a SkipScope.
 //
-// Stages get copies of tensors that share memory. So a later layer's in-place change of a tensor
-// that was also stashed does not reach the stash, as it would without a pipeline: stash a clone, or
-// let the layer after it compute out of place.
+// Stages get copies of tensors that share memory. So a later stage's in-place change of a tensor that
+// was also stashed would not reach the stash, as it would without a pipeline, and is refused: stash
+// a clone, or let the layer after it compute out of place.
 //
 // Layers must pop outside of regions of their own (reprise/checkpoint.h): a region would not see
 // the tensor among its arguments.

@@ -1,18 +1,29 @@
-// The stages of one step send each other outputs, gradients and skips through an exchange. Whoever receives waits until the tensors are there, or until the step has failed.
+// The stages of one step send each other outputs, gradients and skips through an exchange. Whoever
+// receives waits until the tensors are sent, or until the step has failed. On accelerators tensors
+// are sent before they are made: the receiver's stream waits for them.
 #pragma once
 
 #include <condition_variable>
 #include <cstdint>
 #include <exception>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <tuple>
+#include <utility>
+#include <vector>
 
-#include "pipeline/micro_batches.h"
+#include "libtorch/memory/worker_streams.h"
+#include "pipeline/twins.h"
 
 namespace reprise::pipeline {
 
-enum class Way { kForward, kBackward };
+using Way = libtorch::WorkerStreams::Way;
+
+struct Parcel {
+  libtorch::Shipment shipment;
+  std::vector<Twins> twins;  // of each tensor; empty where there are none
+};
 
 // Ends the work of the other workers once one of them has failed.
 class StepFailed final : public std::exception {
@@ -22,11 +33,17 @@ class StepFailed final : public std::exception {
 
 class Exchange {
  public:
-  // To that stage. `port` 0 is what the stage beside it sends, the others are skips.
+  // Waits until one more of the stage's port 0 may wait, and counts it. Throws StepFailed after
+  // fail().
+  void wait_for_room(Way way, std::int64_t stage);
+  // To that stage. `port` 0 is what the stage beside it sends, for which there is room; the others are
+  // skips.
   void send(Way way, std::int64_t stage, std::int64_t micro_batch, std::int64_t port,
-            Tensors tensors);
+            Parcel parcel);
+  // At most so many of the stage's port 0 wait from then on.
+  void limit(Way way, std::int64_t stage, std::int64_t most);
   // Throws StepFailed after fail().
-  Tensors receive(Way way, std::int64_t stage, std::int64_t micro_batch, std::int64_t port);
+  Parcel receive(Way way, std::int64_t stage, std::int64_t micro_batch, std::int64_t port);
 
   // The first error is kept.
   void fail(std::exception_ptr error);
@@ -35,8 +52,12 @@ class Exchange {
  private:
   using Address = std::tuple<Way, std::int64_t, std::int64_t, std::int64_t>;
   mutable std::mutex mutex_;
-  std::condition_variable arrived_;
-  std::map<Address, Tensors> waiting_;
+  std::condition_variable changed_;
+  std::map<Address, Parcel> waiting_;
+  struct Queue {
+    std::int64_t waiting = 0, most = std::numeric_limits<std::int64_t>::max();
+  };
+  std::map<std::pair<Way, std::int64_t>, Queue> queues_;  // of ports 0
   std::exception_ptr error_;
 };
 

@@ -53,6 +53,16 @@ void check_options(const PipelineOptions& options) {
     throw UsageError("Pipeline: checkpoint_stop is " + std::to_string(*options.checkpoint_stop) +
                      "; micro-batches below it are checkpointed, so it is at least 0 (none)");
   }
+  if (!options.bytes.empty() && options.checkpoint_stop) {
+    throw UsageError("Pipeline: both bytes and checkpoint_stop (" +
+                     std::to_string(*options.checkpoint_stop) +
+                     ") are given; bytes plans what is recomputed, so leave one of them out");
+  }
+  for (std::size_t i = 0; i < options.bytes.size(); ++i) {
+    if (options.bytes[i] > Bytes(0)) continue;
+    throw UsageError("Pipeline: bytes[" + std::to_string(i) + "] is " +
+                     std::to_string(options.bytes[i].count) + "; it must be at least 1");
+  }
   if (options.threads < 0) {
     throw UsageError("Pipeline: threads is " + std::to_string(options.threads) +
                      "; give at least 1, or 0 for as many as the caller has");
@@ -70,12 +80,16 @@ void check_options(const PipelineOptions& options) {
   detail::check_options(options.regions);
 }
 
-void check_device(c10::Device device) {
-  if (device.is_cpu()) return;
+// With its index.
+c10::Device checked(c10::Device device) {
+  if (device.is_cpu()) return c10::kCPU;
   const auto accelerator = at::accelerator::getAccelerator();
   const c10::DeviceIndex count =
       accelerator == device.type() ? at::accelerator::deviceCount() : c10::DeviceIndex{0};
-  if (device.has_index() ? device.index() < count : count > 0) return;
+  if (!device.has_index() && count > 0) {
+    return {device.type(), at::accelerator::getDeviceIndex()};
+  }
+  if (device.has_index() && device.index() < count) return device;
   throw UsageError("Pipeline: there is no device " + device.str() + "; this machine has " +
                    std::to_string(count) + " of that type");
 }
@@ -146,6 +160,13 @@ PipelineSchedule schedule_for(const PipelineOptions& options, std::int64_t micro
   return schedules::by_name(options.schedule, workers, stages / workers, micro_batches);
 }
 
+c10::Device Layout::device_of(std::int64_t worker) const {
+  for (const StagePart& stage : stages) {
+    if (stage.worker == worker) return stage.device;
+  }
+  return c10::kCPU;
+}
+
 Layout layout_of(const std::vector<PipelineLayer>& layers, const PipelineOptions& options) {
   check_options(options);
   check_balance(options.balance, layers.size());
@@ -157,7 +178,14 @@ Layout layout_of(const std::vector<PipelineLayer>& layers, const PipelineOptions
                      " devices for the " + std::to_string(layout.workers) +
                      " workers of the schedule; name one for each");
   }
-  for (const c10::Device& device : options.devices) check_device(device);
+  if (options.bytes.size() > 1 &&
+      static_cast<std::int64_t>(options.bytes.size()) != layout.workers) {
+    throw UsageError("Pipeline: bytes has " + std::to_string(options.bytes.size()) +
+                     " numbers for the " + std::to_string(layout.workers) +
+                     " workers; give one for all, or one for each worker");
+  }
+  std::vector<c10::Device> devices;
+  for (const c10::Device& device : options.devices) devices.push_back(checked(device));
   const auto worker_of_stage = schedule_for(options, options.chunks).worker_of_stage();
   std::int64_t first = 0;
   for (std::size_t s = 0; s < options.balance.size(); ++s) {
@@ -165,9 +193,7 @@ Layout layout_of(const std::vector<PipelineLayer>& layers, const PipelineOptions
     stage.first_layer = first;
     stage.layers = options.balance[s];
     stage.worker = worker_of_stage[s];
-    if (!options.devices.empty()) {
-      stage.device = options.devices[static_cast<std::size_t>(stage.worker)];
-    }
+    if (!devices.empty()) stage.device = devices[static_cast<std::size_t>(stage.worker)];
     first += stage.layers;
   }
   check_shared(layers, layout);

@@ -27,6 +27,8 @@ struct Layout {
   std::vector<StagePart> stages;
   std::vector<StageSkip> skips;
   std::int64_t workers = 0;
+
+  c10::Device device_of(std::int64_t worker) const;
 };
 
 // Throws UsageError as reprise/pipeline.h says of the constructor.

@@ -13,6 +13,7 @@
 
 #include "libtorch/autograd/own_backward.h"
 #include "libtorch/autograd/saved_tensor.h"
+#include "pipeline/residency.h"
 #include "pipeline/step.h"
 
 namespace reprise {
@@ -27,14 +28,44 @@ void detail::check_count(std::size_t wanted, std::size_t given) {
                    "; all layers must take and return the same type, or a vector of tensors");
 }
 
+namespace {
+
+using LossOfTensors = std::function<at::Tensor(const Tensors& output, const Tensors& target)>;
+
+}  // namespace
+
 struct Pipeline::Impl {
   std::shared_ptr<pipeline::Core> core;
   std::mutex mutex;  // guards what follows
   std::shared_ptr<const Step::Record> last;
+  pipeline::ResidencyPlans plans;  // has a lock of its own
 
   void note(const Step& step) {
     const std::lock_guard<std::mutex> lock(mutex);
     last = step.record();
+  }
+
+  // The plan for step(), by the first micro-batch.
+  std::shared_ptr<const pipeline::PlannedResidency> plan_of(const PipelineSchedule& schedule,
+                                                            const Tensors& input,
+                                                            const Tensors& target,
+                                                            const LossOfTensors& loss) {
+    const auto loss_of = [&](const at::Tensor& output) { return loss({output}, target); };
+    return plans.plan_for(*core, {schedule, input, target, loss_of});
+  }
+  // The plan for forward() of that mini-batch.
+  std::shared_ptr<const pipeline::PlannedResidency> plan_of(
+      const Tensors& input, const std::vector<std::int64_t>& sizes) {
+    Tensors first;
+    {
+      const c10::AutoGradMode no_history(false);
+      first = pipeline::scatter(input, {sizes.front()}).front();
+    }
+    for (std::size_t i = 0; i < first.size(); ++i)
+      first[i].set_requires_grad(input[i].requires_grad());
+    return plans.plan_for(*core,
+                          {pipeline::forward_schedule(core->layout, std::ssize(sizes)), first,
+                           /*target=*/{}, /*loss=*/{}});
   }
 };
 
@@ -87,6 +118,9 @@ Pipeline::Pipeline(std::vector<PipelineLayer> layers, PipelineOptions options)
         "statistics; leave it out, or give layers that are made by hand their "
         "PipelineLayer::module");
   }
+  for (std::int64_t worker = 0; worker < core->layout.workers; ++worker) {
+    core->streams.emplace_back(core->layout.device_of(worker));
+  }
   core->options = std::move(options);
   core->layers = std::move(layers);
   core->workers = std::make_unique<pipeline::Workers>(core->layout.workers);
@@ -102,8 +136,12 @@ std::vector<at::Tensor> Pipeline::forward_tensors(std::vector<at::Tensor> input)
   const auto& core = impl_->core;
   const auto sizes = pipeline::sizes_of(pipeline::samples_of(input, "input"), core->options.chunks);
   const auto micro_batches = static_cast<std::int64_t>(sizes.size());
-  const auto step = std::make_shared<Step>(
-      core, Step::Plan{micro_batches, checkpoint_stop(micro_batches), seed_of_pipeline()});
+  Step::Plan plan{micro_batches, checkpoint_stop(micro_batches)};
+  if (!core->options.bytes.empty() && c10::GradMode::is_enabled()) {
+    plan.residency = impl_->plan_of(input, sizes);
+  }
+  plan.seed = seed_of_pipeline();
+  const auto step = std::make_shared<Step>(core, std::move(plan));
   impl_->note(*step);
 
   const bool records = c10::GradMode::is_enabled();
@@ -236,9 +274,15 @@ StepResult Pipeline::step_tensors(
     const bool is_mean = options.reduction == LossReduction::kMean;
     weights.push_back(is_mean ? static_cast<double>(size) / static_cast<double>(samples) : 1.0);
   }
-  const auto step = std::make_shared<Step>(
-      core,
-      Step::Plan{micro_batches, checkpoint_stop(micro_batches), seed_of_pipeline(), then, weights});
+  Step::Plan plan{.micro_batches = micro_batches,
+                  .checkpoint_stop = checkpoint_stop(micro_batches),
+                  .then = then,
+                  .weights = weights};
+  if (!core->options.bytes.empty()) {
+    plan.residency = impl_->plan_of(order, inputs.front(), targets.front(), loss);
+  }
+  plan.seed = seed_of_pipeline();
+  const auto step = std::make_shared<Step>(core, std::move(plan));
   impl_->note(*step);
   for (std::int64_t i = 0; i < micro_batches; ++i) {
     step->give_input(i, std::move(inputs[static_cast<std::size_t>(i)]));
@@ -300,6 +344,27 @@ std::int64_t Pipeline::checkpoint_stop(std::int64_t micro_batches) const {
 
 PipelineSchedule Pipeline::schedule(std::int64_t micro_batches) const {
   return pipeline::schedule_for(impl_->core->options, micro_batches);
+}
+
+PipelineResidency Pipeline::plan(const at::Tensor& input) {
+  const auto sizes =
+      pipeline::sizes_of(pipeline::samples_of({input}, "input"), impl_->core->options.chunks);
+  return impl_->plan_of({input}, sizes)->plan;
+}
+
+PipelineResidency Pipeline::plan(const at::Tensor& input, const at::Tensor& target,
+                                 const Loss& loss) {
+  const std::int64_t samples = pipeline::samples_of({input}, "input");
+  pipeline::samples_of({target}, "target", samples);
+  const auto sizes = pipeline::sizes_of(samples, impl_->core->options.chunks);
+  const c10::AutoGradMode no_history(false);
+  const auto first = [&](const at::Tensor& whole) {
+    return pipeline::scatter({whole}, {sizes.front()}).front();
+  };
+  const auto loss_of = [&](const Tensors& output, const Tensors& targets) {
+    return loss(output.front(), targets.front());
+  };
+  return impl_->plan_of(schedule(std::ssize(sizes)), first(input), first(target), loss_of)->plan;
 }
 
 PipelineTimeline Pipeline::timeline() const {

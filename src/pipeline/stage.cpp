@@ -10,6 +10,7 @@
 #include "libtorch/base/thread_state.h"
 #include "pipeline/draws.h"
 #include "pipeline/skips.h"
+#include "pipeline/stage_plan.h"
 
 namespace reprise::pipeline {
 namespace {
@@ -20,12 +21,25 @@ std::shared_ptr<libtorch::ThreadState> state_with(std::shared_ptr<detail::SkipTr
   return state;
 }
 
-at::Tensor on(c10::Device device, const at::Tensor& tensor) {
-  if (!tensor.defined() || tensor.device() == device) return tensor;
-  const c10::AutoGradMode no_history(false);
-  at::Tensor moved = tensor.to(tensor.options().device(device), /*non_blocking=*/true);
-  moved.set_requires_grad(tensor.requires_grad());
-  return moved;
+// Without history. Outputs that share memory may go to two workers: each gets its own.
+Tensors apart(Tensors outputs) {
+  for (at::Tensor& output : outputs) {
+    if (!output.defined()) continue;
+    const bool requires_grad = output.requires_grad();
+    output = libtorch::alias_without_history(output);
+    output.set_requires_grad(requires_grad);
+  }
+  for (std::size_t i = 1; i < outputs.size(); ++i) {
+    const auto shares = [&](const at::Tensor& other) {
+      return other.defined() && outputs[i].has_storage() && other.has_storage() &&
+             other.storage().is_alias_of(outputs[i].storage());
+    };
+    const auto end = outputs.begin() + static_cast<std::ptrdiff_t>(i);
+    if (!outputs[i].defined() || std::none_of(outputs.begin(), end, shares)) continue;
+    const bool requires_grad = outputs[i].requires_grad();
+    outputs[i] = outputs[i].detach().clone().set_requires_grad(requires_grad);
+  }
+  return outputs;
 }
 
 }  // namespace
@@ -50,11 +64,13 @@ Tensors Stage::run(const Tensors& inputs, const Run& of) const {
   return tensors;
 }
 
-Tensors Stage::run_on_copies(const Tensors& inputs, const Run& of) const {
+Tensors Stage::run_on_copies(const Tensors& inputs, const std::vector<bool>& are_twins,
+                             const Run& of) const {
   Tensors copies;
   std::vector<std::uint32_t> versions;
-  for (const at::Tensor& input : inputs) {
-    copies.push_back(input.defined() ? input.clone() : input);
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const at::Tensor& input = inputs[i];
+    copies.push_back(input.defined() && !are_twins[i] ? input.clone() : input);
     versions.push_back(input.defined() ? libtorch::version_of(copies.back()) : 0);
   }
   Tensors outputs = run(copies, of);
@@ -67,80 +83,76 @@ Tensors Stage::run_on_copies(const Tensors& inputs, const Run& of) const {
   return outputs;
 }
 
-Tensors StageRun::forward(const std::shared_ptr<const Stage>& stage, const Tensors& inputs,
-                          std::uint64_t seed, std::int64_t micro_batch, bool checkpointed,
-                          const Then& then) {
-  const bool copies = checkpointed && stage->changes_inputs != Stage::Changes::kNo;
+StageRun::Made StageRun::forward(
+    const std::shared_ptr<const Stage>& stage, const Tensors& inputs, const Work& work,
+    const TwinWatch& twins,
+    const std::function<std::vector<std::int64_t>(std::size_t)>& destinations) {
+  const Residency& residency = work.residency;
+  const bool copies = residency.checkpointed && stage->changes_inputs != Stage::Changes::kNo;
+  std::vector<bool> are_twins, needs_gradient;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    are_twins.push_back(twins.is_twin(i));
+    needs_gradient.push_back(inputs[i].defined() && inputs[i].requires_grad());
+  }
   if (!stage->batch_norms.empty()) {
     statistics_ = std::make_shared<GatheredStatistics>(
         std::shared_ptr<const std::vector<BatchNorm>>(stage, &stage->batch_norms));
   }
-  const Stage::Run run{seed, micro_batch, statistics_};
-  const auto function = [stage, run, copies, then](const Tensors& values) {
-    Tensors outputs = copies ? stage->run_on_copies(values, run) : stage->run(values, run);
+  const Stage::Run run{work.seed, work.micro_batch, statistics_};
+  const auto function = [stage, run, copies, are_twins, then = work.then](const Tensors& values) {
+    Tensors outputs =
+        copies ? stage->run_on_copies(values, are_twins, run) : stage->run(values, run);
     return then ? then(std::move(outputs)) : outputs;
   };
-  Tensors here;
-  for (const at::Tensor& input : inputs) here.push_back(on(stage->device, input));
-  if (!c10::GradMode::is_enabled()) return function(here);
-
-  stage_ = stage;
-  std::vector<bool> needs_gradient;
-  for (const at::Tensor& input : here) {
-    needs_gradient.push_back(input.defined() && input.requires_grad());
-  }
-  here = graph_.enter(here, needs_gradient);
+  const bool records = c10::GradMode::is_enabled();
+  Tensors here = records ? graph_.enter(inputs, needs_gradient) : inputs;
   Tensors outputs;
-  if (checkpointed) {
+  auto state = libtorch::copy_of_current_state();
+  state->replay_lock = stage->replay_lock;
+  const libtorch::ThreadStateScope own_lock(std::move(state));
+  if (records && residency.plan != nullptr) {
+    PlannedRun planned = run_by_plan(stage, residency.plan, std::move(here), run, work.then);
+    outputs = std::move(planned.outputs);
+    frames_ = std::move(planned.ahead);
+  } else if (records && residency.checkpointed) {
     auto call = detail::make_call(function, std::move(here));
-    auto state = libtorch::copy_of_current_state();
-    state->replay_lock = stage->replay_lock;
-    const libtorch::ThreadStateScope own_lock(std::move(state));
-    frame_ = region::run_in_frame(stage->regions, call);
+    frames_.push_back(region::run_in_frame(stage->regions, call));
     outputs = call->take_result();
   } else {
     outputs = function(here);
   }
-  graph_.leave(outputs);
-  for (at::Tensor& output : outputs) {
-    if (!output.defined()) continue;
-    const bool requires_grad = output.requires_grad();
-    output = libtorch::alias_without_history(output);
-    output.set_requires_grad(requires_grad);
+  twins.check();
+  Made made{{}, twins.of_outputs(outputs, destinations(outputs.size()))};
+  if (records) {
+    graph_.leave(outputs);
+    outputs = apart(std::move(outputs));
   }
-  // Outputs that share memory may go to two workers, and one of them may write.
-  for (std::size_t i = 1; i < outputs.size(); ++i) {
-    const auto shares = [&](const at::Tensor& other) {
-      return other.defined() && outputs[i].has_storage() && other.has_storage() &&
-             other.storage().is_alias_of(outputs[i].storage());
-    };
-    const auto end = outputs.begin() + static_cast<std::ptrdiff_t>(i);
-    if (!outputs[i].defined() || std::none_of(outputs.begin(), end, shares)) continue;
-    const bool requires_grad = outputs[i].requires_grad();
-    outputs[i] = outputs[i].detach().clone().set_requires_grad(requires_grad);
-  }
-  return outputs;
+  made.outputs = std::move(outputs);
+  return made;
 }
 
-void StageRun::recompute() { frame_->recompute_ahead(); }
+bool StageRun::waits_for_recompute() const {
+  return std::any_of(frames_.begin(), frames_.end(),
+                     [](const auto& frame) { return !frame->is_done(); });
+}
 
-Tensors StageRun::backward(const Tensors& gradients, bool keep) {
-  Tensors here;
-  for (const at::Tensor& gradient : gradients) here.push_back(on(stage_->device, gradient));
-  Tensors result = graph_.backward(here, keep);
-  if (!keep) frame_.reset();
+void StageRun::recompute() {
+  for (const auto& frame : frames_) frame->recompute_ahead();
+}
+
+Tensors StageRun::backward(Tensors gradients, bool keep) {
+  Tensors result = graph_.backward(std::move(gradients), keep);
+  if (!keep) frames_.clear();
   return result;
 }
 
-Tensors StageRun::backward_inputs(const Tensors& gradients) {
-  Tensors here;
-  for (const at::Tensor& gradient : gradients) here.push_back(on(stage_->device, gradient));
-  return graph_.backward_inputs(here);
+Tensors StageRun::backward_inputs(Tensors gradients) {
+  return graph_.backward_inputs(std::move(gradients));
 }
 
 void StageRun::backward_weights() {
   graph_.backward_weights();
-  frame_.reset();
+  frames_.clear();
 }
 
 }  // namespace reprise::pipeline

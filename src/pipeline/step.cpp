@@ -16,6 +16,16 @@ Step::Step(std::shared_ptr<Core> core, Plan plan)
   for (std::size_t stage = 0; stage < core_->stages.size(); ++stage) {
     runs_.emplace_back(static_cast<std::size_t>(plan_.micro_batches));
   }
+  if (plan_.residency == nullptr) return;
+  // The caller gives all at once, and does not wait for room.
+  const auto& stages = plan_.residency->plan.stages;
+  for (std::int64_t s = 0; s < std::ssize(stages); ++s) {
+    const auto& stage = stages[static_cast<std::size_t>(s)];
+    if (s > 0) exchange_->limit(Way::kForward, s, stage.most_inputs_waiting);
+    if (s + 1 < std::ssize(stages)) {
+      exchange_->limit(Way::kBackward, s, stage.most_gradients_waiting);
+    }
+  }
 }
 
 StageRun& Step::run_of(const PipelineAction& action) {
@@ -23,35 +33,91 @@ StageRun& Step::run_of(const PipelineAction& action) {
               [static_cast<std::size_t>(action.micro_batch)];
 }
 
+StageRun::Residency Step::residency_of(const PipelineAction& action) const {
+  if (plan_.residency == nullptr) return {action.micro_batch < plan_.checkpoint_stop, nullptr};
+  return {false, plan_.residency->of(action.stage, action.micro_batch)};
+}
+
+const libtorch::WorkerStreams* Step::streams_of(std::int64_t stage) const {
+  const bool is_callers = stage < 0 || stage >= std::ssize(runs_);
+  if (is_callers) return nullptr;
+  const auto worker = core_->layout.stages[static_cast<std::size_t>(stage)].worker;
+  return &core_->streams[static_cast<std::size_t>(worker)];
+}
+
+void Step::send(Way way, std::int64_t from, std::int64_t to, std::int64_t micro_batch,
+                std::int64_t port, Tensors tensors, std::vector<Twins> twins) {
+  // The caller gives all micro-batches at once. Each goes to the stage's device when it is taken.
+  const bool is_callers = streams_of(from) == nullptr;
+  // Before anything takes memory of the receiver.
+  if (port == 0 && !is_callers) exchange_->wait_for_room(way, to);
+  exchange_->send(way, to, micro_batch, port,
+                  {libtorch::ship(std::move(tensors), streams_of(from),
+                                  is_callers ? nullptr : streams_of(to), way),
+                   std::move(twins)});
+}
+
+Step::Received Step::receive(Way way, std::int64_t stage, std::int64_t micro_batch,
+                             std::int64_t port) {
+  Parcel parcel = exchange_->receive(way, stage, micro_batch, port);
+  Received received{libtorch::take(std::move(parcel.shipment)), std::move(parcel.twins)};
+  received.twins.resize(received.tensors.size());
+  const bool is_callers = streams_of(stage + (way == Way::kForward ? -1 : 1)) == nullptr;
+  if (!is_callers || port > 0) return received;
+  received.tensors =
+      libtorch::take(libtorch::ship(std::move(received.tensors), nullptr, streams_of(stage), way));
+  return received;
+}
+
 void Step::give_input(std::int64_t micro_batch, Tensors inputs) {
-  exchange_->send(Way::kForward, 0, micro_batch, 0, std::move(inputs));
+  auto twins = twins_of(inputs, std::vector<std::int64_t>(inputs.size(), 0));
+  send(Way::kForward, -1, 0, micro_batch, 0, std::move(inputs), std::move(twins));
 }
 
 Tensors Step::take_output(std::int64_t micro_batch) {
-  return exchange_->receive(Way::kForward, static_cast<std::int64_t>(runs_.size()), micro_batch, 0);
+  return receive(Way::kForward, std::ssize(runs_), micro_batch, 0).tensors;
 }
 
 void Step::give_gradient(std::int64_t micro_batch, Tensors gradients) {
-  exchange_->send(Way::kBackward, static_cast<std::int64_t>(runs_.size()) - 1, micro_batch, 0,
-                  std::move(gradients));
+  const std::int64_t end = std::ssize(runs_);
+  send(Way::kBackward, end, end - 1, micro_batch, 0, std::move(gradients));
 }
 
 Tensors Step::take_input_gradient(std::int64_t micro_batch) {
-  return exchange_->receive(Way::kBackward, -1, micro_batch, 0);
+  return receive(Way::kBackward, -1, micro_batch, 0).tensors;
 }
 
 void Step::run(const std::vector<Actions>& actions, bool keep) {
   record_->start();
+  // Workers begin after what the caller's streams were given, and these go on after the workers.
+  libtorch::StreamPoints before;
+  for (const auto& streams : core_->streams) before.add_current(streams.device());
+  std::vector<libtorch::StreamPoints> after(core_->streams.size());
   core_->workers->run([&](std::int64_t worker) {
+    const auto w = static_cast<std::size_t>(worker);
+    const libtorch::WorkerStreams& streams = core_->streams[w];
+    const libtorch::WorkerStreams::Scope here(streams);
     try {
+      before.hold_back_current(streams.device());
       if (core_->options.threads > 0) at::set_num_threads(core_->options.threads);
-      work(worker, actions[static_cast<std::size_t>(worker)], keep);
+      work(worker, actions[w], keep);
+      after[w].add_current(streams.device());
     } catch (...) {
       exchange_->fail(std::current_exception());
     }
   });
   record_->stop();
+  for (std::size_t w = 0; w < after.size(); ++w) {
+    after[w].hold_back_current(core_->streams[w].device());
+  }
+  for (const auto& stage : core_->layout.stages) {
+    const auto& streams = core_->streams[static_cast<std::size_t>(stage.worker)];
+    for (std::int64_t i = stage.first_layer; i < stage.first_layer + stage.layers; ++i) {
+      libtorch::lend_gradients(core_->layers[static_cast<std::size_t>(i)].parameters, streams);
+    }
+  }
   if (const auto error = exchange_->error()) {
+    for (const auto& streams : core_->streams) streams.drain();
     runs_.clear();
     exchange_ = std::make_unique<Exchange>();
     exchange_->fail(error);
@@ -83,11 +149,12 @@ void Step::perform(std::int64_t worker, const PipelineAction& action, bool keep)
   };
   switch (action.work) {
     case PipelineWork::kForward: {
-      Tensors inputs = exchange_->receive(Way::kForward, action.stage, action.micro_batch, 0);
+      Received inputs = receive(Way::kForward, action.stage, action.micro_batch, 0);
       const auto& stage = core_->layout.stages[static_cast<std::size_t>(action.stage)];
-      for (std::int64_t port = 1; port <= static_cast<std::int64_t>(stage.takes.size()); ++port) {
-        Tensors skip = exchange_->receive(Way::kForward, action.stage, action.micro_batch, port);
-        inputs.push_back(std::move(skip.front()));
+      for (std::int64_t port = 1; port <= std::ssize(stage.takes); ++port) {
+        Received skip = receive(Way::kForward, action.stage, action.micro_batch, port);
+        inputs.tensors.push_back(std::move(skip.tensors.front()));
+        inputs.twins.push_back(std::move(skip.twins.front()));
       }
       timed(false, [&] { forward(action, std::move(inputs)); });
       return;
@@ -96,11 +163,11 @@ void Step::perform(std::int64_t worker, const PipelineAction& action, bool keep)
     case PipelineWork::kInputGradient: {
       // Before the gradient is there.
       if (run.waits_for_recompute()) timed(true, [&] { run.recompute(); });
-      const Tensors gradients = gradients_of(action);
+      Tensors gradients = gradients_of(action);
       timed(false, [&] {
         send_input_gradients(action, action.work == PipelineWork::kBackward
-                                         ? run.backward(gradients, keep)
-                                         : run.backward_inputs(gradients));
+                                         ? run.backward(std::move(gradients), keep)
+                                         : run.backward_inputs(std::move(gradients)));
       });
       return;
     }
@@ -109,7 +176,7 @@ void Step::perform(std::int64_t worker, const PipelineAction& action, bool keep)
   }
 }
 
-void Step::forward(const PipelineAction& action, Tensors inputs) {
+void Step::forward(const PipelineAction& action, Received received) {
   const auto& layout = core_->layout;
   const auto& stage = layout.stages[static_cast<std::size_t>(action.stage)];
   const bool is_last = action.stage + 1 == static_cast<std::int64_t>(runs_.size());
@@ -119,16 +186,23 @@ void Step::forward(const PipelineAction& action, Tensors inputs) {
       return function(micro_batch, std::move(outputs));
     };
   }
-  Tensors outputs = run_of(action).forward(core_->stages[static_cast<std::size_t>(action.stage)],
-                                           inputs, plan_.seed, action.micro_batch,
-                                           action.micro_batch < plan_.checkpoint_stop, then);
+  TwinWatch twins(action.stage, received.tensors, std::move(received.twins));
+  const auto destinations = [&](std::size_t outputs) {
+    std::vector<std::int64_t> to(outputs - stage.sends.size(), action.stage + 1);
+    for (const std::size_t skip : stage.sends) to.push_back(layout.skips[skip].to);
+    return to;
+  };
+  auto [outputs, output_twins] = run_of(action).forward(
+      core_->stages[static_cast<std::size_t>(action.stage)], received.tensors,
+      {plan_.seed, action.micro_batch, residency_of(action), then}, twins, destinations);
   const std::size_t values = outputs.size() - stage.sends.size();
   for (std::size_t i = 0; i < stage.sends.size(); ++i) {
     const auto& skip = layout.skips[stage.sends[i]];
-    exchange_->send(Way::kForward, skip.to, action.micro_batch, skip.taken_as,
-                    {std::move(outputs[values + i])});
+    send(Way::kForward, action.stage, skip.to, action.micro_batch, skip.taken_as,
+         {std::move(outputs[values + i])}, {std::move(output_twins[values + i])});
   }
   outputs.resize(values);
+  output_twins.resize(values);
   if (is_last && plan_.then) {
     at::Tensor& loss = outputs.front();
     // at::mse_loss returns its one element in memory of the size of the output.
@@ -141,14 +215,15 @@ void Step::forward(const PipelineAction& action, Tensors inputs) {
     }
     give_gradient(action.micro_batch, std::move(gradients));
   }
-  exchange_->send(Way::kForward, action.stage + 1, action.micro_batch, 0, std::move(outputs));
+  send(Way::kForward, action.stage, action.stage + 1, action.micro_batch, 0, std::move(outputs),
+       std::move(output_twins));
 }
 
 Tensors Step::gradients_of(const PipelineAction& action) {
-  Tensors gradients = exchange_->receive(Way::kBackward, action.stage, action.micro_batch, 0);
+  Tensors gradients = receive(Way::kBackward, action.stage, action.micro_batch, 0).tensors;
   const auto& stage = core_->layout.stages[static_cast<std::size_t>(action.stage)];
   for (std::int64_t port = 1; port <= static_cast<std::int64_t>(stage.sends.size()); ++port) {
-    Tensors skip = exchange_->receive(Way::kBackward, action.stage, action.micro_batch, port);
+    Tensors skip = receive(Way::kBackward, action.stage, action.micro_batch, port).tensors;
     gradients.push_back(std::move(skip.front()));
   }
   return gradients;
@@ -160,11 +235,11 @@ void Step::send_input_gradients(const PipelineAction& action, Tensors gradients)
   const std::size_t values = gradients.size() - stage.takes.size();
   for (std::size_t i = 0; i < stage.takes.size(); ++i) {
     const auto& skip = layout.skips[stage.takes[i]];
-    exchange_->send(Way::kBackward, skip.from, action.micro_batch, skip.sent_as,
-                    {std::move(gradients[values + i])});
+    send(Way::kBackward, action.stage, skip.from, action.micro_batch, skip.sent_as,
+         {std::move(gradients[values + i])});
   }
   gradients.resize(values);
-  exchange_->send(Way::kBackward, action.stage - 1, action.micro_batch, 0, std::move(gradients));
+  send(Way::kBackward, action.stage, action.stage - 1, action.micro_batch, 0, std::move(gradients));
 }
 
 void Step::Record::start() { pauses_ += Clock::now() - stopped_; }
@@ -210,6 +285,20 @@ std::vector<Actions> backward_actions(const Layout& layout, std::int64_t micro_b
   auto actions = by_stage(layout, micro_batches, PipelineWork::kBackward);
   for (Actions& own : actions) std::reverse(own.begin(), own.end());
   return actions;
+}
+
+PipelineSchedule forward_schedule(const Layout& layout, std::int64_t micro_batches) {
+  PipelineSchedule schedule{"forward", std::ssize(layout.stages), micro_batches, {}};
+  schedule.workers.resize(static_cast<std::size_t>(layout.workers));
+  for (const auto& actions :
+       {forward_actions(layout, micro_batches), backward_actions(layout, micro_batches)}) {
+    for (std::size_t worker = 0; worker < actions.size(); ++worker) {
+      for (const PipelineAction& action : actions[worker]) {
+        schedule.workers[worker].push_back({action});
+      }
+    }
+  }
+  return schedule;
 }
 
 std::vector<Actions> actions_of(const PipelineSchedule& schedule) {

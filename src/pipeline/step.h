@@ -15,6 +15,7 @@
 #include "pipeline/exchange.h"
 #include "pipeline/layout.h"
 #include "pipeline/stage.h"
+#include "pipeline/stage_plan.h"
 #include "pipeline/workers.h"
 
 namespace reprise::pipeline {
@@ -25,7 +26,20 @@ struct Core {
   Layout layout;
   std::vector<std::shared_ptr<Stage>> stages;
   std::vector<PipelineLayer> layers;
+  std::vector<libtorch::WorkerStreams> streams;  // of each worker
   std::unique_ptr<Workers> workers;
+};
+
+// A plan of residency, and as the stages run it.
+struct PlannedResidency {
+  PipelineResidency plan;
+  std::vector<std::vector<std::shared_ptr<const StagePlan>>> choices;  // of each stage
+
+  std::shared_ptr<const StagePlan> of(std::int64_t stage, std::int64_t micro_batch) const {
+    const auto s = static_cast<std::size_t>(stage);
+    const auto& choice_of = plan.stages[s].choice_of;
+    return choices[s][static_cast<std::size_t>(choice_of[static_cast<std::size_t>(micro_batch)])];
+  }
 };
 
 // A worker's actions, in order.
@@ -36,6 +50,8 @@ class Step {
   struct Plan {
     std::int64_t micro_batches = 1;
     std::int64_t checkpoint_stop = 0;
+    // In place of checkpoint_stop.
+    std::shared_ptr<const PlannedResidency> residency = nullptr;
     std::uint64_t seed = 0;
     // Ends the last stage: makes the loss of a micro-batch, and what else is to be returned, of the
     // outputs. Backward begins at the loss with the gradient `weights[micro_batch]`.
@@ -63,12 +79,22 @@ class Step {
   std::shared_ptr<const Record> record() const { return record_; }
 
  private:
+  struct Received {
+    Tensors tensors;
+    std::vector<Twins> twins;
+  };
   void work(std::int64_t worker, const Actions& actions, bool keep);
   void perform(std::int64_t worker, const PipelineAction& action, bool keep);
-  void forward(const PipelineAction& action, Tensors inputs);
+  void forward(const PipelineAction& action, Received received);
   Tensors gradients_of(const PipelineAction& action);
   void send_input_gradients(const PipelineAction& action, Tensors gradients);
+  // To a stage, or past the last or the first one to the caller.
+  void send(Way way, std::int64_t from, std::int64_t to, std::int64_t micro_batch,
+            std::int64_t port, Tensors tensors, std::vector<Twins> twins = {});
+  Received receive(Way way, std::int64_t stage, std::int64_t micro_batch, std::int64_t port);
+  const libtorch::WorkerStreams* streams_of(std::int64_t stage) const;
   StageRun& run_of(const PipelineAction& action);
+  StageRun::Residency residency_of(const PipelineAction& action) const;
 
   const std::shared_ptr<Core> core_;
   const Plan plan_;
@@ -110,6 +136,8 @@ class Step::Record {
 // The actions of forward() and of its backward: all of one kind, stage by stage.
 std::vector<Actions> forward_actions(const Layout& layout, std::int64_t micro_batches);
 std::vector<Actions> backward_actions(const Layout& layout, std::int64_t micro_batches);
+// Both, one after the other, as a schedule.
+PipelineSchedule forward_schedule(const Layout& layout, std::int64_t micro_batches);
 std::vector<Actions> actions_of(const PipelineSchedule& schedule);
 
 }  // namespace reprise::pipeline

@@ -1,5 +1,5 @@
 // Runs a model's layers one by one and writes down what each takes (reprise/sequential.h).
-#include "reprise/sequential.h"
+#include "region/profile_chain.h"
 
 #include <ATen/DeviceAccelerator.h>
 #include <c10/util/Exception.h>
@@ -94,8 +94,12 @@ struct Measured {
 class Profiler {
  public:
   Profiler(const std::vector<TensorFunction>& functions, const std::vector<std::string>& names,
-           const at::Tensor& sample, const std::vector<at::Tensor>& parameters)
-      : functions_(functions), names_(names), sample_(sample), device_(sample.device()) {
+           const at::Tensor& sample, const std::vector<at::Tensor>& parameters, bool is_part)
+      : functions_(functions),
+        names_(names),
+        sample_(sample),
+        device_(sample.device()),
+        is_part_(is_part) {
     for (const at::Tensor& parameter : parameters) {
       const bool is_known =
           std::any_of(parameters_.begin(), parameters_.end(),
@@ -104,8 +108,15 @@ class Profiler {
     }
   }
 
-  Chain run(std::int64_t repetitions) {
-    group();
+  region::ProfiledPart run(std::int64_t repetitions) {
+    if (!group()) {
+      copies_input_ = true;
+      functions_.front() = [first = functions_.front()](const at::Tensor& x) {
+        return first(x.clone());
+      };
+      groups_.clear();
+      group();
+    }
     // Once that is not counted, which also tells the layout of the gradients that stages get.
     run_stages(1, [this](std::size_t i, std::vector<Measured>& runs) {
       if (i > 0) groups_[i - 1].gradient_strides = std::move(runs.back().gradient_strides);
@@ -118,7 +129,12 @@ class Profiler {
     });
     chain.input_gradient = last.front().input_gradient;
     share_gradients(chain, last);
-    return chain;
+    return {std::move(chain), std::move(output_of_last_), before_requires_grad_, copies_input_, {}};
+  }
+
+  // After run().
+  region::ProfiledPart::Apart measure_apart() const {
+    return region::profile_apart(functions_, sample_, parameters_);
   }
 
  private:
@@ -140,11 +156,13 @@ class Profiler {
       use(i, runs);
       input = std::exchange(output_, {});
     }
+    output_of_last_ = std::move(input);
   }
 
   // A layer that writes to its input, or whose result lies on its memory, belongs to the one
-  // before; at the beginning of the chain, where there is none, to the one after.
-  void group() {
+  // before; at the beginning of the chain, where there is none, to the one after. False if a layer
+  // writes to the input of a part, which then works on a copy.
+  bool group() {
     const at::NoGradGuard no_grad;
     const at::Tensor sample = sample_.detach().clone();
     at::Tensor tensor = sample;
@@ -153,6 +171,7 @@ class Profiler {
                          before = detail::changes_of(tensor);
       at::Tensor result = functions_[i](tensor);
       if (detail::changes_of(sample) != of_sample) {
+        if (is_part_) return false;
         throw UsageError("profile_chain: layer " + std::to_string(i) +
                          (i < names_.size() ? " (" + names_[i] + ")" : "") +
                          " writes to the chain's input, from which no region could run it again; "
@@ -165,6 +184,7 @@ class Profiler {
       }
       tensor = std::move(result);
     }
+    return true;
   }
 
   at::Tensor call(const Group& group, at::Tensor tensor) const {
@@ -208,7 +228,8 @@ class Profiler {
     stage.keep_temporaries = std::max(peak.peak_above_start() - made, Bytes(0));
     before_requires_grad_ = output.requires_grad();
     // Nobody else holds an output in a step, but the caller that of the last stage.
-    const at::Tensor held = group.end == functions_.size() ? output.detach() : at::Tensor();
+    const bool is_held = group.end == functions_.size() && !is_part_;
+    const at::Tensor held = is_held ? output.detach() : at::Tensor();
     if (before_requires_grad_) backward(measured, group, since, input, std::move(output));
     return measured;
   }
@@ -320,20 +341,25 @@ class Profiler {
     return stage;
   }
 
-  const std::vector<TensorFunction>& functions_;
+  std::vector<TensorFunction> functions_;
   const std::vector<std::string>& names_;
   const at::Tensor& sample_;
   const c10::Device device_;
+  const bool is_part_;
+  bool copies_input_ = false;
+  at::Tensor output_of_last_;
   std::vector<at::Tensor> parameters_;
   std::vector<Group> groups_;
   at::Tensor output_;
   bool before_requires_grad_ = false;
 };
 
-Chain profile_layers(const std::vector<TensorFunction>& functions,
-                     const std::vector<std::string>& names, const at::Tensor& sample,
-                     const std::vector<at::Tensor>& parameters,
-                     const std::vector<at::Tensor>& buffers, const ProfileOptions& options) {
+region::ProfiledPart profile_layers(const std::vector<TensorFunction>& functions,
+                                    const std::vector<std::string>& names, const at::Tensor& sample,
+                                    const std::vector<at::Tensor>& parameters,
+                                    const std::vector<at::Tensor>& buffers,
+                                    const ProfileOptions& options, bool is_part,
+                                    bool apart = false) {
   if (functions.empty()) {
     throw UsageError("profile_chain: the list of layers is empty; give at least one");
   }
@@ -345,7 +371,10 @@ Chain profile_layers(const std::vector<TensorFunction>& functions,
   const libtorch::ThreadStateScope alone(libtorch::state_without_regions());
   const Unchanged unchanged(sample, buffers);
   const at::AutoGradMode with_grad(true);
-  return Profiler(functions, names, sample, parameters).run(options.repetitions);
+  Profiler profiler(functions, names, sample, parameters, is_part);
+  region::ProfiledPart part = profiler.run(options.repetitions);
+  if (apart) part.apart = profiler.measure_apart();
+  return part;
 }
 
 }  // namespace
@@ -353,16 +382,27 @@ Chain profile_layers(const std::vector<TensorFunction>& functions,
 Chain profile_chain(const std::vector<TensorFunction>& functions, const at::Tensor& sample,
                     const std::vector<at::Tensor>& parameters,
                     const std::vector<at::Tensor>& buffers, const ProfileOptions& options) {
-  return profile_layers(functions, {}, sample, parameters, buffers, options);
+  return profile_layers(functions, {}, sample, parameters, buffers, options, false).chain;
 }
+
+namespace region {
+
+ProfiledPart profile_part(const detail::Layers& layers, const at::Tensor& sample, bool apart,
+                          const ProfileOptions& options) {
+  return profile_layers(layers.functions, layers.names, sample, layers.parameters, layers.buffers,
+                        options, true, apart);
+}
+
+}  // namespace region
 
 namespace detail {
 
 Chain profile(const Layers& layers, const at::Tensor& sample, const ProfileOptions& options) {
   std::vector<std::string> names;
   for (const std::string& name : layers.names) names.push_back(short_name(name));
-  return profile_layers(layers.functions, names, sample, layers.parameters, layers.buffers,
-                        options);
+  return profile_layers(layers.functions, names, sample, layers.parameters, layers.buffers, options,
+                        false)
+      .chain;
 }
 
 }  // namespace detail

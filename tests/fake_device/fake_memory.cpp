@@ -62,7 +62,9 @@ void* take(c10::DeviceIndex device, c10::StreamId stream, std::int64_t bytes) {
   State& all = state();
   auto [from, to] = all.cache.equal_range({device, stream, bytes});
   for (; from != to; ++from) {
-    const auto is_reached = [&](Point point) { return FakeStreams::of(device).is_reached(point); };
+    const auto is_reached = [](Point point) {
+      return FakeStreams::of_stream(point.stream).is_reached(point);
+    };
     if (!std::ranges::all_of(from->second.after, is_reached)) continue;
     void* const data = from->second.data;
     all.cache.erase(from);
@@ -77,7 +79,10 @@ void* take(c10::DeviceIndex device, c10::StreamId stream, std::int64_t bytes) {
                      " is out of memory: ", bytes, " bytes were asked for");
   }
   reserved.increase(static_cast<std::size_t>(bytes));
-  return std::malloc(static_cast<std::size_t>(bytes));
+  // The CPU's memory is aligned so, and the last bits of products depend on it.
+  constexpr std::int64_t kAlignment = 64;
+  const std::int64_t whole = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  return std::aligned_alloc(kAlignment, static_cast<std::size_t>(whole));
 }
 
 void release(void* data) {
@@ -89,12 +94,12 @@ void release(void* data) {
   DeviceStats& stats = all.of(block.device).stats;
   stats.allocated_bytes[kAggregate].decrease(static_cast<std::size_t>(block.bytes));
   stats.allocation[kAggregate].decrease(1);
-  FakeStreams& streams = FakeStreams::of(block.device);
   State::Free free{data, {}};
   for (const auto& [stream, count] : block.used) {
     const bool is_named = std::ranges::count(block.named, stream) != 0;
-    if (is_named) free.after.push_back(streams.mark(stream).point);
-    if (is_named || streams.has_waited(block.stream, {stream, count})) continue;
+    if (is_named) free.after.push_back(FakeStreams::of_stream(stream).mark(stream).point);
+    const auto& own = block.stream;
+    if (is_named || FakeStreams::of_stream(own).has_waited(own, {stream, count})) continue;
     all.hazards.push_back("memory of stream " + std::to_string(block.stream) +
                           " is freed while stream " + std::to_string(stream) + " uses it");
   }
@@ -129,7 +134,9 @@ class FakeAllocator final : public c10::DeviceAllocator {
     ++all.emptied;
     std::erase_if(all.cache, [&](const auto& entry) {
       const auto device = std::get<0>(entry.first);
-      const auto is_reached = [&](Point p) { return FakeStreams::of(device).is_reached(p); };
+      const auto is_reached = [](Point p) {
+        return FakeStreams::of_stream(p.stream).is_reached(p);
+      };
       if (!std::ranges::all_of(entry.second.after, is_reached)) return false;
       all.of(device).stats.reserved_bytes[kAggregate].decrease(
           static_cast<std::size_t>(std::get<2>(entry.first)));
@@ -182,13 +189,13 @@ void FakeMemory::set_capacity(std::int64_t bytes, c10::DeviceIndex device) {
 
 void FakeMemory::set_piece(std::int64_t bytes) { state().piece = bytes; }
 
-void FakeMemory::used(const void* data, c10::DeviceIndex device, Point point, bool writes) {
+void FakeMemory::used(const void* data, Point point, bool writes) {
   const auto lock = locked();
   const auto found = state().blocks.find(data);
   if (found == state().blocks.end()) return;
   Block& block = found->second;
   if (block.written.count != 0 &&
-      !FakeStreams::of(device).has_waited(point.stream, block.written)) {
+      !FakeStreams::of_stream(point.stream).has_waited(point.stream, block.written)) {
     state().hazards.push_back("stream " + std::to_string(point.stream) + " uses what stream " +
                               std::to_string(block.written.stream) + " may not have written yet");
   }

@@ -24,7 +24,7 @@ struct FakeMemory {
   static constexpr std::int64_t kNoEnd = std::numeric_limits<std::int64_t>::max();
 
   // A kernel uses the memory at `data`, which the allocator has handed out.
-  static void used(const void* data, c10::DeviceIndex device, Point point, bool writes);
+  static void used(const void* data, Point point, bool writes);
 
   // The streams that were named for any memory of the device, in order.
   static std::vector<c10::StreamId> named(c10::DeviceIndex device = 0);

@@ -170,9 +170,9 @@ class Call {
     const Point point = FakeStreams::of(index).give(current_fake_stream(index).id(),
                                                     1e-6 + static_cast<double>(bytes) * 1e-9);
     for (const auto& [impl, alias] : aliases_) {
-      FakeMemory::used(alias.data, impl->device().index(), point, alias.is_written);
+      FakeMemory::used(alias.data, point, alias.is_written);
     }
-    for (const void* data : made_) FakeMemory::used(data, index, point, true);
+    for (const void* data : made_) FakeMemory::used(data, point, true);
   }
 
  private:
@@ -240,13 +240,25 @@ void run_on_host(const c10::OperatorHandle& op, Stack* stack) {
 
 void fallback(const c10::OperatorHandle& op, Stack* stack) { run_on_host(op, stack); }
 
+// The current stream of `later` waits for that of `earlier`.
+void order_streams(c10::DeviceIndex earlier, c10::DeviceIndex later) {
+  FakeStreams::of(later).wait(current_fake_stream(later).id(),
+                              FakeStreams::of(earlier).mark(current_fake_stream(earlier).id()));
+}
+
 at::Tensor copy_from(const at::Tensor& source, const at::Tensor& target, bool non_blocking) {
   Call call;
   const at::Tensor from = call.on_host(source, false);
   const at::Tensor to = call.on_host(target, true);
   const at::AutoDispatchBelowADInplaceOrView below;
+  // A copy that blocks is ordered with the streams of both devices, as CUDA's are. Others are not:
+  // the program has to do it.
+  const bool is_ordered =
+      !non_blocking && is_fake(source) && is_fake(target) && source.device() != target.device();
+  if (is_ordered) order_streams(target.device().index(), source.device().index());
   at::Tensor(to).copy_(from);
   call.tell();
+  if (is_ordered) order_streams(source.device().index(), target.device().index());
   if (!non_blocking && is_fake(source) != is_fake(target)) {
     FakeStreams::of(call.device().index()).host_reads();
   }

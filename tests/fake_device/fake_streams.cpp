@@ -27,6 +27,11 @@ FakeStreams& FakeStreams::of(c10::DeviceIndex device) {
   return all->at(static_cast<std::size_t>(device));
 }
 
+c10::StreamId FakeStreams::fresh() {
+  const std::lock_guard lock(mutex());
+  return ++last_;
+}
+
 Point FakeStreams::give(c10::StreamId id, double seconds) {
   const std::lock_guard lock(mutex());
   Stream& stream = streams_[id];
@@ -99,7 +104,13 @@ void FakeEvents::fail(Use use, std::int64_t first) {
 namespace {
 
 thread_local c10::DeviceIndex current_device = 0;
-thread_local std::array<c10::StreamId, kFakeDevices> current_streams{};
+thread_local std::array<c10::StreamId, kFakeDevices> current_streams = [] {
+  std::array<c10::StreamId, kFakeDevices> streams{};
+  for (c10::DeviceIndex i = 0; i < kFakeDevices; ++i) {
+    streams.at(static_cast<std::size_t>(i)) = FakeStreams::default_stream(i);
+  }
+  return streams;
+}();
 
 struct FakeEvent {
   explicit FakeEvent(c10::DeviceIndex of) : device(of) { ++FakeEvents::alive; }
@@ -132,12 +143,15 @@ class FakeGuard final : public c10::impl::DeviceGuardImplInterface {
   c10::Stream getStream(c10::Device device) const override {
     return stream_of(device, current(device));
   }
-  c10::Stream getDefaultStream(c10::Device device) const override { return stream_of(device, 0); }
+  c10::Stream getDefaultStream(c10::Device device) const override {
+    return stream_of(device, FakeStreams::default_stream(index_of(device)));
+  }
   c10::Stream getStreamFromGlobalPool(c10::Device device, bool) const override {
     return getNewStream(device, 0);
   }
   c10::Stream getNewStream(c10::Device device, int) const override {
-    return stream_of(device, FakeStreams::of(index_of(device)).fresh());
+    const c10::DeviceIndex index = index_of(device);
+    return stream_of(device, FakeStreams::default_stream(index) + FakeStreams::of(index).fresh());
   }
   c10::Stream exchangeStream(c10::Stream stream) const override {
     return stream_of(stream.device(), std::exchange(current(stream.device()), stream.id()));

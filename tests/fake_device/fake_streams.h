@@ -31,6 +31,12 @@ struct Point {
 class FakeStreams {
  public:
   static FakeStreams& of(c10::DeviceIndex device);
+  // Streams of two devices have two ids; a device's default stream has the first of its own.
+  static constexpr c10::StreamId kMostStreams = c10::StreamId{1} << 20;
+  static c10::StreamId default_stream(c10::DeviceIndex device) { return device * kMostStreams; }
+  static FakeStreams& of_stream(c10::StreamId stream) {
+    return of(static_cast<c10::DeviceIndex>(stream / kMostStreams));
+  }
   static std::recursive_mutex& mutex();
 
   // The stream gets one more kernel, which takes that long.
@@ -54,7 +60,7 @@ class FakeStreams {
   void host_reads() { ++host_reads_; }
   // Counts both kinds.
   std::int64_t waits() const { return synchronizations_ + host_reads_; }
-  c10::StreamId fresh() { return ++last_; }
+  c10::StreamId fresh();
   // All that was given counts as done.
   void get_there();
 

@@ -97,6 +97,23 @@ TEST(DeferredBatchNorm, HasTheSameBitsInEveryScheduleAndCheckpointMode) {
     }
   }
   EXPECT_EQ(buffers[2].item<std::int64_t>(), 1);
+  const Bytes most = [&] {
+    Pipeline pipe(model, {.balance = {3, 4}, .chunks = 4, .bytes = {GB(1)}, .schedule = "1f1b"});
+    return pipe.plan(x, target, square_loss).peaks.front();
+  }();
+  Pipeline pipe(model, {.balance = {3, 4},
+                        .chunks = 4,
+                        .bytes = {most - Bytes(64), GB(1)},
+                        .schedule = "1f1b",
+                        .deferred_batch_norm = true});
+  const auto choices = pipe.plan(x, target, square_loss).stages.front().choices;
+  EXPECT_TRUE(std::ranges::any_of(choices, [](const auto& each) {
+    return each.recomputed_layers > 0;
+  })) << "something is recomputed";
+  Outcome plain = plain_step(model, x, target, 4, backward_order(pipe.schedule(4)));
+  reset(model);
+  plain.buffers = buffers;
+  expect_same(plain, outcome_of(model, pipe.step(x, target, square_loss).loss), "planned");
 }
 
 TEST(DeferredBatchNorm, AStepThatFailsUpdatesNothing) {

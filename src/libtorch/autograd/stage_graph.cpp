@@ -1,10 +1,12 @@
 #include "libtorch/autograd/stage_graph.h"
 
+#include <ATen/ops/empty.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/input_metadata.h>
 
+#include <algorithm>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -43,6 +45,28 @@ class Capture final : public torch::autograd::FunctionPreHook {
 
  private:
   std::shared_ptr<std::vector<at::Tensor>> gradients_;
+};
+
+// Frees what a node has saved as soon as it has run. A later node's saved input may hold on to it.
+class ReleaseAfterwards final : public torch::autograd::FunctionPostHook {
+ public:
+  explicit ReleaseAfterwards(Node& node) : node_(node) {}
+  variable_list operator()(const variable_list& outputs, const variable_list& /*inputs*/) override {
+    node_.release_variables();
+    return outputs;
+  }
+
+ private:
+  Node& node_;
+};
+
+// Stands in a graph where a branch begins. The gradient that would go there is captured here.
+struct BranchEnd final : Node {
+  void take_the_place_of(const Edge& branch) {
+    input_metadata_.emplace_back(branch.function->input_metadata(branch.input_nr));
+  }
+  variable_list apply(variable_list&& /*captured*/) override { return {}; }
+  std::string name() const override { return "BranchEnd"; }
 };
 
 // The nodes from which `end` can be reached, among those behind the roots.
@@ -85,20 +109,35 @@ struct Roots {
   variable_list gradients;
 };
 
-Roots with_gradients(const edge_list& roots, const std::vector<at::Tensor>& gradients) {
+Roots with_gradients(const edge_list& roots, std::vector<at::Tensor> gradients) {
   Roots with;
   for (std::size_t i = 0; i < roots.size(); ++i) {
     if (!roots[i].is_valid() || !gradients[i].defined()) continue;
     with.edges.push_back(roots[i]);
-    with.gradients.push_back(gradients[i]);
+    with.gradients.push_back(std::move(gradients[i]));
   }
   return with;
 }
 
-variable_list execute(const Roots& roots, bool keep, bool accumulate, const edge_list& to = {}) {
+// Backward begins here. The engine holds what it is given until the end. So it is given one element,
+// and this node gives the gradients, and holds them no longer.
+struct StageExit final : Node {
+  variable_list gradients;
+
+  variable_list apply(variable_list&& /*start*/) override { return std::move(gradients); }
+  std::string name() const override { return "StageExit"; }
+};
+
+variable_list execute(Roots roots, bool keep, bool accumulate, const edge_list& to = {}) {
   ensure_engine_front();
+  const auto exit = make_node<StageExit>();
+  const c10::Device device = roots.gradients.front().device();
+  const at::Tensor start = at::empty({}, at::TensorOptions(at::kFloat).device(device));
+  exit->add_input_metadata(start);
+  exit->set_next_edges(std::move(roots.edges));
+  static_cast<StageExit&>(*exit).gradients = std::move(roots.gradients);
   return torch::autograd::Engine::get_default_engine().execute(
-      roots.edges, roots.gradients, keep, /*create_graph=*/false, accumulate, to);
+      {Edge(exit, 0)}, {start}, keep, /*create_graph=*/false, accumulate, to);
 }
 
 }  // namespace
@@ -145,15 +184,15 @@ std::vector<at::Tensor> StageGraph::take_input_gradients() {
   return gradients;
 }
 
-std::vector<at::Tensor> StageGraph::backward(const std::vector<at::Tensor>& gradients, bool keep) {
-  const Roots roots = with_gradients(roots_, gradients);
-  if (!roots.edges.empty()) execute(roots, keep, true);
+std::vector<at::Tensor> StageGraph::backward(std::vector<at::Tensor> gradients, bool keep) {
+  Roots roots = with_gradients(roots_, std::move(gradients));
+  if (!roots.edges.empty()) execute(std::move(roots), keep, true);
   auto result = take_input_gradients();
   if (!keep) clear();
   return result;
 }
 
-std::vector<at::Tensor> StageGraph::backward_inputs(const std::vector<at::Tensor>& gradients) {
+std::vector<at::Tensor> StageGraph::backward_inputs(std::vector<at::Tensor> gradients) {
   const auto towards = nodes_towards(roots_, entry_.get());
   const auto is_on_way = [&](const Edge& edge) { return towards.contains(edge.function.get()); };
   // These nodes have branches off the way to the inputs. An output that does not depend on the inputs
@@ -169,7 +208,7 @@ std::vector<at::Tensor> StageGraph::backward_inputs(const std::vector<at::Tensor
     if (!roots_[i].is_valid() || !gradients[i].defined()) continue;
     if (is_on_way(roots_[i])) {
       roots.edges.push_back(roots_[i]);
-      roots.gradients.push_back(gradients[i]);
+      roots.gradients.push_back(std::move(gradients[i]));
       continue;
     }
     auto& arrived = apart[roots_[i].function.get()];
@@ -183,24 +222,41 @@ std::vector<at::Tensor> StageGraph::backward_inputs(const std::vector<at::Tensor
                 [&](const Branch& branch) { return !noted.insert(branch.node.get()).second; });
   for (Branch& branch : branches_) branch.gradients = apart[branch.node.get()];
 
-  // The others on the way are done once the inputs' gradients are there.
-  std::vector<NodePointer> passed;
+  const auto has_branch = [&](Node& node) {
+    return std::ranges::any_of(
+        node.next_edges(), [&](const Edge& edge) { return edge.is_valid() && !is_on_way(edge); });
+  };
   const auto watch = [&](const NodePointer& node) {
-    for (const Edge& edge : node->next_edges()) {
+    auto arrived = std::make_shared<std::vector<at::Tensor>>();
+    node->add_pre_hook(std::make_unique<Capture>(arrived));
+    watched.push_back({node, std::move(arrived)});
+  };
+  // A function of the program runs once, with its parameters' gradients: they are kept for later.
+  struct Kept {
+    Edge branch;
+    NodePointer end;
+  };
+  std::vector<Kept> kept;
+  const auto keep_branches = [&](Node& node) {
+    for (Edge& edge : node.next_edges()) {
       if (!edge.is_valid() || is_on_way(edge)) continue;
-      auto arrived = std::make_shared<std::vector<at::Tensor>>();
-      node->add_pre_hook(std::make_unique<Capture>(arrived));
-      watched.push_back({node, std::move(arrived)});
-      return;
+      const NodePointer end = make_node<BranchEnd>();
+      static_cast<BranchEnd&>(*end).take_the_place_of(edge);
+      kept.push_back({std::exchange(edge, Edge(end, 0)), end});
     }
-    passed.push_back(node);
   };
   std::unordered_set<Node*> visited;
   std::vector<NodePointer> waiting;
   const auto visit = [&](const Edge& edge) {
     if (!edge.is_valid() || !is_on_way(edge) || edge.function.get() == entry_.get()) return;
     if (!visited.insert(edge.function.get()).second) return;
-    watch(edge.function);
+    // LibTorch's own nodes make only the gradients that are asked for.
+    if (edge.function->is_traceable() && has_branch(*edge.function)) {
+      watch(edge.function);
+    } else {
+      keep_branches(*edge.function);
+      edge.function->add_post_hook(std::make_unique<ReleaseAfterwards>(*edge.function));
+    }
     waiting.push_back(edge.function);
   };
   for (const Edge& root : roots.edges) visit(root);
@@ -215,15 +271,19 @@ std::vector<at::Tensor> StageGraph::backward_inputs(const std::vector<at::Tensor
     edge_list to;
     for (std::uint32_t place = 0; place < entry_->num_inputs(); ++place)
       to.emplace_back(entry_, place);
-    variable_list made = execute(roots, true, false, to);
+    for (const Kept& each : kept) to.emplace_back(each.end, 0);
+    variable_list made = execute(std::move(roots), true, false, to);
     for (std::size_t i = 0; i < inputs_; ++i) {
       if (places_[i] >= 0) result[i] = std::move(made[static_cast<std::size_t>(places_[i])]);
     }
+    for (std::size_t i = 0; i < kept.size(); ++i) {
+      Branch& branch = branches_.emplace_back(Branch{kept[i].branch.function, {}});
+      branch.gradients.resize(kept[i].branch.input_nr + 1);
+      branch.gradients.back() = std::move(made[entry_->num_inputs() + i]);
+    }
   }
-  // They would live on: a branch's saved tensor has its history, and with that the node that made it.
-  for (const NodePointer& node : passed) node->release_variables();
   for (Watched& each : watched) {
-    // Cut off: what lies behind is done.
+    // Cut off: what lies behind is done, and freed with its saved tensors.
     for (Edge& edge : each.node->next_edges()) {
       if (edge.is_valid() && is_on_way(edge)) edge = Edge();
     }
@@ -249,7 +309,7 @@ void StageGraph::backward_weights() {
     }
   }
   branches_.clear();
-  if (!roots.edges.empty()) execute(roots, false, true);
+  if (!roots.edges.empty()) execute(std::move(roots), false, true);
   clear();
 }
 

@@ -40,13 +40,15 @@ class StageGraph {
   void leave(const std::vector<at::Tensor>& outputs);
 
   // All gradients. `gradients`: one for each output, undefined for none. Returns one for each input,
-  // undefined where none was made. Without `keep` the graph is freed as backward goes.
-  std::vector<at::Tensor> backward(const std::vector<at::Tensor>& gradients, bool keep = false);
+  // undefined where none was made. Without `keep` the graph is freed as backward goes. Each gradient
+  // is freed when the first node has used it.
+  std::vector<at::Tensor> backward(std::vector<at::Tensor> gradients, bool keep = false);
 
-  // The gradients of the inputs alone. Afterwards the graph holds only the saved tensors that
-  // backward_weights() needs: those of the nodes at which a parameter's branch leaves the way to the inputs, with the gradients
-  // that reached them. (Qi et al., arXiv:2401.10241, section 2.)
-  std::vector<at::Tensor> backward_inputs(const std::vector<at::Tensor>& gradients);
+  // The gradients of the inputs alone. Afterwards the graph holds only what backward_weights()
+  // needs: the nodes at which a parameter's branch leaves the way to the inputs, with the gradients
+  // that reached them. (Qi et al., arXiv:2401.10241, section 2.) A custom autograd function runs once,
+  // here: its gradients of parameters are kept instead.
+  std::vector<at::Tensor> backward_inputs(std::vector<at::Tensor> gradients);
   void backward_weights();
 
   // Frees everything.

@@ -5,6 +5,7 @@
 #include <reprise/chain.h>
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 namespace reprise::plan {
@@ -22,6 +23,8 @@ class ChainWalk {
   void finish() const;
 
   Bytes live() const { return live_; }
+  // The peak since the last call; the next one counts from what is live now.
+  Bytes take_peak() { return std::exchange(cost_.peak, live_); }
   const ScheduleCost& cost() const { return cost_; }
 
   // What of a stage is in memory between operations, or in the store.

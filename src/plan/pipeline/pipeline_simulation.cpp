@@ -39,7 +39,7 @@ constexpr CostBytes kCostBytes[] = {
     {"resident", &PipelineStageCosts::resident},
 };
 
-void check_costs(const PipelineSchedule& schedule, const PipelineCosts& costs) {
+void check_costs(const PipelineSchedule& schedule, const PipelineCosts& costs, bool has_plan) {
   if (std::ssize(costs.stages) != schedule.stages) {
     throw UsageError("simulate: the costs are of " + std::to_string(costs.stages.size()) +
                      " stages, and the schedule has " + std::to_string(schedule.stages) +
@@ -60,12 +60,28 @@ void check_costs(const PipelineSchedule& schedule, const PipelineCosts& costs) {
       throw UsageError(where + each.name + " is " + std::to_string(value.count) +
                        "; it must be between 0 and 2^39 bytes");
     }
-    if (stage.saved_for_weights > stage.input + stage.saved) {
+    if (!has_plan && stage.saved_for_weights > stage.input + stage.saved) {
       throw UsageError(
           where + "saved_for_weights is " + std::to_string(stage.saved_for_weights.count) +
           ", more than input and saved together, " +
           std::to_string((stage.input + stage.saved).count) + "; it is a part of them");
     }
+  }
+}
+
+using Plan = std::vector<std::vector<PipelineMicroBatch>>;
+
+void check_plan(const PipelineSchedule& schedule, const Plan& plan) {
+  if (plan.empty()) return;
+  if (std::ssize(plan) != schedule.stages) {
+    throw UsageError("simulate: the plan is of " + std::to_string(plan.size()) +
+                     " stages, and the schedule has " + std::to_string(schedule.stages));
+  }
+  for (std::size_t i = 0; i < plan.size(); ++i) {
+    if (std::ssize(plan[i]) == schedule.micro_batches) continue;
+    throw UsageError("simulate: the plan of stage " + std::to_string(i) + " is of " +
+                     std::to_string(plan[i].size()) + " micro-batches, and the schedule has " +
+                     std::to_string(schedule.micro_batches));
   }
 }
 
@@ -127,8 +143,23 @@ class PipelineRun {
   const PipelineStageCosts& costs_of(std::int64_t stage) const {
     return costs_.stages[static_cast<std::size_t>(stage)];
   }
-  bool is_checkpointed(const PipelineAction& action) const {
-    return action.micro_batch < options_.checkpoint_stop;
+  // What the stage does with the micro-batch, as a plan would say it. Besides what other
+  // micro-batches keep, the bytes of a micro-batch are the same from forward to backward.
+  PipelineMicroBatch micro_batch_of(const PipelineAction& action) const {
+    if (!options_.micro_batches.empty()) {
+      return options_.micro_batches[static_cast<std::size_t>(action.stage)]
+                                   [static_cast<std::size_t>(action.micro_batch)];
+    }
+    const PipelineStageCosts& stage = costs_of(action.stage);
+    const bool is_checkpointed = action.micro_batch < options_.checkpoint_stop;
+    const Bytes all = stage.input + stage.saved;
+    PipelineMicroBatch each;
+    each.kept = is_checkpointed ? stage.input : all;
+    each.forward_peak = each.kept + stage.temporaries;
+    each.backward_peak = all + stage.temporaries;
+    if (is_checkpointed) each.recompute = stage.recompute;
+    each.recomputed_layers = is_checkpointed ? 1 : 0;
+    return each;
   }
   bool has_neighbour(std::int64_t stage) const { return stage >= 0 && stage < schedule_.stages; }
 
@@ -142,15 +173,19 @@ class PipelineRun {
   void run(const PlacedAction& at) {
     const PipelineAction& action = at.action;
     const PipelineStageCosts& stage = costs_of(action.stage);
-    Seconds ready{};
+    Seconds ready{}, time = time_of(stage, action.work);
     if (action.work == PipelineWork::kForward) ready = input_arrives_[index_of(action)];
     if (makes_gradient(action.work)) {
       ready = gradient_arrives_[index_of(action)];
-      if (is_checkpointed(action)) {
-        add(at, true, options_.recompute_ahead ? Seconds::zero() : ready, stage.recompute);
+      const PipelineMicroBatch each = micro_batch_of(action);
+      const bool is_checkpointed =
+          options_.micro_batches.empty() ? each.recomputed_layers > 0 : each.recompute > Seconds(0);
+      if (is_checkpointed) {
+        add(at, true, options_.recompute_ahead ? Seconds::zero() : ready, each.recompute);
       }
+      time += each.recompute_within;
     }
-    const Seconds end = add(at, false, ready, time_of(stage, action.work));
+    const Seconds end = add(at, false, ready, time);
     PipelineAction next = action;
     if (action.work == PipelineWork::kForward && has_neighbour(action.stage + 1)) {
       ++next.stage;
@@ -215,13 +250,15 @@ class PipelineRun {
       const PipelineStageCosts& stage = costs_of(action.stage);
       while (next != arrivals.end() && next->time <= event.begin) waiting += (next++)->bytes;
       if (!event.recompute) waiting -= waiting_bytes(action);
-      const bool is_forward = action.work == PipelineWork::kForward;
-      if (is_forward) held += stage.input;
-      if (event.recompute || (is_forward && !is_checkpointed(action))) held += stage.saved;
+      const PipelineMicroBatch each = micro_batch_of(action);
       while (next != arrivals.end() && next->time < event.end) waiting += (next++)->bytes;
-      peak = std::max(peak, held + stage.temporaries + waiting);
-      if (event.recompute || is_forward) continue;
-      if (makes_gradient(action.work)) held -= stage.input + stage.saved;
+      Bytes at_once = stage.temporaries;  // W reads what stayed, which is held
+      if (action.work == PipelineWork::kForward) at_once = each.forward_peak;
+      if (makes_gradient(action.work)) at_once = each.backward_peak - each.kept;
+      peak = std::max(peak, held + at_once + waiting);
+      if (event.recompute) continue;
+      if (action.work == PipelineWork::kForward) held += each.kept;
+      if (makes_gradient(action.work)) held -= each.kept;
       if (action.work == PipelineWork::kInputGradient) held += stage.saved_for_weights;
       if (action.work == PipelineWork::kWeightGradient) held -= stage.saved_for_weights;
     }
@@ -257,7 +294,8 @@ PipelineCosts PipelineCosts::even(std::int64_t stages) {
 PipelineTimeline simulate(const PipelineSchedule& schedule, const PipelineCosts& costs,
                           const PipelineSimulation& options) {
   plan::check_checkpoint_stop("simulate", options.checkpoint_stop);
-  plan::check_costs(schedule, costs);
+  plan::check_costs(schedule, costs, !options.micro_batches.empty());
+  plan::check_plan(schedule, options.micro_batches);
   return plan::PipelineRun(schedule, costs, options).make();
 }
 
