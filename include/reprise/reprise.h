@@ -12,6 +12,7 @@
 #include <reprise/memory.h>
 #include <reprise/offload.h>
 #include <reprise/pipeline.h>
+#include <reprise/pipeline_residency.h>
 #include <reprise/pipeline_schedule.h>
 #include <reprise/planners.h>
 #include <reprise/random_state.h>

@@ -22,7 +22,8 @@ TEST(ThreadState, IsNullWhereNothingIsInForce) {
   const auto fresh = copy_of_current_state();
   EXPECT_EQ(fresh->hooks, nullptr);
   EXPECT_FALSE(fresh->debug.has_value());
-  EXPECT_FALSE(fresh->checkpointing || fresh->recomputing || fresh->replaying);
+  EXPECT_FALSE(fresh->checkpointing || fresh->recomputing);
+  EXPECT_EQ(fresh->replaying, ThreadState::ReplayLock::kNone);
   EXPECT_EQ(current_state(), nullptr);
 }
 
