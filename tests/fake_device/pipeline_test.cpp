@@ -126,6 +126,22 @@ TEST_F(PipelineOnFakeDevices, TheHostWaitsForNothingAndEachStepRecordsAsManyEven
   }
 }
 
+TEST_F(PipelineOnFakeDevices, WithoutEventsTheHostWaitsInstead) {
+  const auto on_host = model_of(2);
+  const auto on_device = model_of(2);
+  PipelineOptions options{.balance = {4, 6}, .chunks = kChunks, .schedule = "1f1b"};
+  Pipeline(on_host, options).step(x_, target_, loss_of);
+  options.devices = {fake(0), fake(1)};
+  Pipeline pipe(on_device, options);
+  FakeStreams::has_events = false;
+  const auto before = waits();
+  pipe.step(x_.to(fake(0)), target_.to(fake(1)), loss_of);
+  EXPECT_GT(waits()[0], before[0]);
+  FakeStreams::has_events = true;
+  EXPECT_TRUE(same_bits(gradients_of(on_host), gradients_of(on_device)));
+  FakeMemory::hazards();  // the watch does not know what the host has waited for on another device
+}
+
 TEST_F(PipelineOnFakeDevices, CopiesRunOnStreamsOfTheirOwn) {
   const auto model = model_of(2);
   Pipeline pipe(

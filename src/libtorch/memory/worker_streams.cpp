@@ -49,9 +49,14 @@ at::Tensor copied(const at::Tensor& tensor, const at::TensorOptions& options,
 
 void StreamPoints::add(c10::Stream stream) {
   std::erase_if(points_, [&](const auto& point) { return point.first == stream; });
-  c10::Event event(stream.device_type());
-  event.record(stream);
-  points_.emplace_back(stream, std::move(event));
+  try {
+    c10::Event event(stream.device_type());
+    event.record(stream);
+    points_.emplace_back(stream, std::move(event));
+  } catch (const c10::Error&) {
+    // A device without events: the host waits.
+    stream.synchronize();
+  }
 }
 
 void StreamPoints::add_current(c10::Device device) {
@@ -71,8 +76,14 @@ void StreamPoints::hold_back(c10::Stream stream) const {
 WorkerStreams::WorkerStreams(c10::Device device) : device_(device) {
   if (device.is_cpu()) return;
   const c10::impl::VirtualGuardImpl guard(device.type());
-  compute_ = guard.getStreamFromGlobalPool(device);
-  for (auto& stream : copies_) stream = guard.getStreamFromGlobalPool(device);
+  try {
+    compute_ = guard.getStreamFromGlobalPool(device);
+    for (auto& stream : copies_) stream = guard.getStreamFromGlobalPool(device);
+  } catch (const c10::Error&) {
+    // A device with one stream, for all workers.
+    compute_ = guard.getStream(device);
+    for (auto& stream : copies_) stream = compute_;
+  }
 }
 
 void WorkerStreams::drain() const {
