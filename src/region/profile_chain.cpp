@@ -2,10 +2,8 @@
 #include "region/profile_chain.h"
 
 #include <ATen/DeviceAccelerator.h>
-#include <c10/util/Exception.h>
 #include <reprise/error.h>
 #include <reprise/memory.h>
-#include <reprise/random_state.h>
 #include <reprise/saved_tensor_hooks.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -19,6 +17,7 @@
 #include "libtorch/base/state_apart.h"
 #include "libtorch/memory/managed_memory.h"
 #include "region/layers_case.h"
+#include "region/unchanged.h"
 
 namespace reprise {
 namespace {
@@ -48,38 +47,6 @@ Bytes spread_of_blocks(std::int64_t blocks, c10::Device device) {
   constexpr std::int64_t kSmallestChunk = 32;
   return device.is_cpu() ? Bytes(kSmallestChunk * blocks) : Bytes(0);
 }
-
-// Random generators and buffers, as they were.
-class Unchanged {
- public:
-  Unchanged(const at::Tensor& sample, const std::vector<at::Tensor>& buffers)
-      : random_(RandomState::of_devices(accelerator_devices({&sample, 1}))), buffers_(buffers) {
-    for (const at::Tensor& buffer : buffers_) before_.push_back(buffer.clone());
-  }
-  ~Unchanged() {
-    try {
-      restore();
-    } catch (const std::exception& error) {
-      TORCH_WARN("profile_chain: the model's buffers could not be restored: ", error.what());
-    }
-  }
-  Unchanged(const Unchanged&) = delete;
-  Unchanged& operator=(const Unchanged&) = delete;
-
- private:
-  void restore() const {
-    random_.restore();
-    const at::NoGradGuard no_grad;
-    for (std::size_t i = 0; i < buffers_.size(); ++i) {
-      // Through another alias, so that graphs that saved the buffer do not count it as changed.
-      buffers_[i].data().copy_(before_[i]);
-    }
-  }
-
-  const RandomState random_;
-  const std::vector<at::Tensor> buffers_;
-  std::vector<at::Tensor> before_;
-};
 
 // One run of one stage.
 struct Measured {
@@ -369,7 +336,7 @@ region::ProfiledPart profile_layers(const std::vector<TensorFunction>& functions
   }
   // Regions and hooks around the profile must see nothing of it.
   const libtorch::ThreadStateScope alone(libtorch::state_without_regions());
-  const Unchanged unchanged(sample, buffers);
+  const region::Unchanged unchanged(sample, buffers);
   const at::AutoGradMode with_grad(true);
   Profiler profiler(functions, names, sample, parameters, is_part);
   region::ProfiledPart part = profiler.run(options.repetitions);
