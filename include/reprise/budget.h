@@ -83,6 +83,7 @@ class Session;
 enum class OnExceeded {
   kThrow,  // BudgetError, from the operator that asked for the bytes
   kWarn,   // pass the limit, with one warning a step
+  kPass,   // pass the limit; StepReport::peak tells by how much
 };
 
 struct BudgetOptions {

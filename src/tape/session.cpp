@@ -168,7 +168,9 @@ libtorch::LimitKeeper::Room Budget::make_room(std::int64_t wanted, bool is_guess
     }
     if (std::ranges::any_of(tapes, &Tape::tries_again)) throw NoRoom();
     if (options.on_exceeded == OnExceeded::kThrow) throw BudgetError(text_of(refusal(wanted)));
-    if (!std::exchange(warned, true)) TORCH_WARN(text_of(refusal(wanted)));
+    if (options.on_exceeded == OnExceeded::kWarn && !std::exchange(warned, true)) {
+      TORCH_WARN(text_of(refusal(wanted)));
+    }
     return Room::kExceeded;
   }
   return Room::kMade;
