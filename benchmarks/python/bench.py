@@ -11,9 +11,10 @@ import torch  # noqa: E402
 torch.set_num_threads(1)
 
 import budgets  # noqa: E402
+import script_run  # noqa: E402
 from timing import Figures  # noqa: E402
 
-BENCHES = {**budgets.BENCHES}
+BENCHES = {**budgets.BENCHES, **script_run.BENCHES}
 
 
 def main():

@@ -153,7 +153,9 @@ bool Budget::replays_too_long() const {
 }
 
 libtorch::LimitKeeper::Room Budget::make_room(std::int64_t wanted, bool is_guess) {
-  if (fits(wanted)) return Room::kMade;
+  // Whoever asks counts the limit itself.
+  const auto made = [&] { return taken() + wanted <= limit.count ? Room::kMade : Room::kExceeded; };
+  if (fits(wanted)) return made();
   // With room to spare, or every further allocation would drop all that can be dropped.
   const auto pass = [&] {
     constexpr double kRoom = 1.25;
@@ -170,7 +172,7 @@ libtorch::LimitKeeper::Room Budget::make_room(std::int64_t wanted, bool is_guess
   const auto drops = [](Tape* tape) { return tape->drop_one(); };
   bool has_waited = false;
   while (!fits(wanted)) {
-    if (wait_for_store(wanted)) return Room::kMade;
+    if (wait_for_store(wanted)) return made();
     if (std::ranges::any_of(tapes, drops) || drop_one_on(device())) continue;
     // What other budgets' values went to may not have arrived either.
     if (!std::exchange(has_waited, true)) {
@@ -189,7 +191,7 @@ libtorch::LimitKeeper::Room Budget::make_room(std::int64_t wanted, bool is_guess
     if (!std::exchange(warned, true)) TORCH_WARN(text_of(refusal(wanted)));
     return Room::kExceeded;
   }
-  return Room::kMade;
+  return made();
 }
 
 namespace {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from typing import NoReturn
 
 from .._reprise import UsageError, live_bytes
 from .asked import Asked
@@ -16,8 +17,13 @@ _DESCRIPTION = "Runs a training script, which is not changed, within a byte budg
 _BUDGET = "bytes (8GiB, 400MB), bytes above those live before a step (+2GB), a share of the activations (40%%), or least"
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        _refuse(message)
+
+
 def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(prog="reprise run", description=_DESCRIPTION, allow_abbrev=False)
+    made = _Parser(prog="reprise run", description=_DESCRIPTION, allow_abbrev=False)
     made.add_argument("--budget", required=True, metavar="BYTES", help=_BUDGET)
     made.add_argument("--device", default="cpu", help="the device whose bytes are meant; cpu")
     made.add_argument("--report", metavar="FILE.json", help="write the figures of the run there")
@@ -69,6 +75,6 @@ def _write(file: str, budgets: RunBudgets) -> None:
         say(f"the report '{file}' cannot be written: {error.strerror}")
 
 
-def _refuse(text: str) -> None:
+def _refuse(text: str) -> NoReturn:
     print(f"reprise run: {text}", file=sys.stderr)
     raise SystemExit(2)
