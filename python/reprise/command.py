@@ -26,7 +26,7 @@ def main() -> None:
         return print(f"reprise {version} with torch {torch.__version__}")
     program = pathlib.Path(__file__).parent / "bin" / "reprise"
     if program.exists() and arguments not in ([], ["--help"], ["-h"]):
-        libraries = [str(pathlib.Path(torch.__file__).parent / "lib"), os.environ.get("LD_LIBRARY_PATH", "")]
+        libraries = [str(program.parents[1]), str(pathlib.Path(torch.__file__).parent / "lib"), os.environ.get("LD_LIBRARY_PATH", "")]
         os.environ["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, libraries))
         os.execv(program, [str(program), *arguments])
     if arguments not in (["--help"], ["-h"]):
