@@ -16,6 +16,11 @@ void bind_errors(py::module_& module);
 void bind_memory(py::module_& module);
 void bind_budget(py::module_& module);
 void bind_checkpoint(py::module_& module);
+void bind_access(py::module_& module);
+
+// Bytes that Python reads past operators stay in place until the last open step has ended.
+void step_begins();
+void step_ends();
 
 // An int is a number of bytes, a str is read as parse_bytes() does. Throws UsageError for another
 // type, with `name` for what the bytes are of.

@@ -42,17 +42,20 @@ class Step {
     is_used_ = true;
     thread_ = std::this_thread::get_id();
     step_.emplace(budget_.step());
+    step_begins();
   }
   void finish() {
     require_thread();
     if (!step_) return;
     step_->finish();
     step_.reset();
+    step_ends();
   }
   // After an exception in its block: ends it, and it is no step to learn from.
   void abandon() {
     require_thread();
     if (!step_) return;
+    step_ends();
     try {
       // A step that ends while an exception is on its way is not whole.
       const MemoryBudget::Step ended(std::move(*step_));
@@ -182,6 +185,7 @@ void bind_budget(py::module_& module) {
       .def(
           "__enter__",
           [](Step& step) -> Step& {
+            py::module_::import("reprise._access").attr("install")();
             const py::gil_scoped_release no_gil;
             step.enter();
             return step;
@@ -210,7 +214,7 @@ void bind_budget(py::module_& module) {
       "limit: an int of bytes, or a str such as \"8GiB\" or \"400MB\".\n"
       "device: the CPU (default) or one accelerator.\n"
       "on_exceeded: 'raise' (BudgetError, default), or 'warn' and 'pass' (pass the limit, where\n"
-                                   "nothing more can be dropped).\n"
+      "nothing more can be dropped).\n"
       "heuristic: which value is dropped first where no plan decides; 'h_up'.\n"
       "min_bytes: smaller values are not dropped; 16 KiB.\n"
       "plan_repeated_steps: plan steps that repeat, in the background; True.\n"

@@ -11,4 +11,5 @@ PYBIND11_MODULE(_reprise, module) {
   reprise::python::bind_memory(module);
   reprise::python::bind_budget(module);
   reprise::python::bind_checkpoint(module);
+  reprise::python::bind_access(module);
 }

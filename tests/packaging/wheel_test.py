@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -47,8 +48,10 @@ class Wheel(unittest.TestCase):
         self.assertEqual(code, 0, plain)
         code, text = self.in_the_environment(self.bin / "reprise", "run", "--budget", "50%", SCRIPTS / "by_hand.py")
         self.assertEqual(code, 0, text)
-        self.assertEqual([line for line in text.splitlines() if not line.startswith("reprise:")], plain.splitlines())
-        self.assertIn("reprise: peak", text)
+        self.assertRegex(text, r"reprise: peak [\d.]+ MB of")
+        losses = re.compile(r"\b0\.\d{8,}")
+        self.assertEqual(losses.findall(text), losses.findall(plain))
+        self.assertGreater(len(losses.findall(text)), 4)
 
     def test_another_minor_version_of_torch_is_an_import_error_with_the_remedy(self):
         (self.folder / "other/torch").mkdir(parents=True)
