@@ -17,7 +17,7 @@ from scikit_build_core import build as _build
 from scikit_build_core.build import build_sdist, get_requires_for_build_sdist  # noqa: F401  (hooks of the backend)
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
-# As cmake/RepriseTorch.cmake.
+# The same versions as in cmake/RepriseTorch.cmake.
 _OLDEST, _NEWEST = (2, 11), (2, 15)
 _SUPPORTED = f"torch>={_OLDEST[0]}.{_OLDEST[1]},<{_NEWEST[0]}.{_NEWEST[1] + 1}"
 

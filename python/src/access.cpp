@@ -1,5 +1,5 @@
-// What reads a tensor's bytes past operators: Python's own ways in, and LibTorch's profiler, which reads
-// pointers before an operator has its arguments back.
+// Access to a tensor's bytes past operators: by Python's own methods, and by LibTorch's profiler, which
+// reads pointers before an operator has its arguments back.
 #include <ATen/record_function.h>
 #include <pybind11/pybind11.h>
 #include <reprise/budget.h>

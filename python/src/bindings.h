@@ -1,5 +1,5 @@
-// What the files of the binding share: one function for each concept, called by module.cpp, and
-// quantities of Python.
+// The files of the binding share this header: it has one function for each concept, called by
+// module.cpp, and quantities of Python.
 #pragma once
 
 #include <c10/core/Device.h>

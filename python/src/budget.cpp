@@ -151,7 +151,7 @@ void bind_report(py::module_& module) {
 void bind_plan(py::module_& module) {
   py::class_<LearnedPlan>(
       module, "LearnedPlan",
-      "What to drop after which operator of a repeated step, and when to restore it.\n\n"
+      "It says what a repeated step drops after which operator, and when it restores it.\n\n"
       "A job can begin with the plan of an earlier one: `budget.use(LearnedPlan.read(file))`.")
       .def_static(
           "read", &LearnedPlan::read, py::arg("file"), NoGil(),

@@ -1,4 +1,4 @@
-// Errors of the library as Python exceptions, also those that leave an operator of torch.
+// Errors of the library as Python exceptions. Errors that leave an operator of torch are Python's, too.
 #include <pybind11/pybind11.h>
 #include <reprise/error.h>
 #include <torch/csrc/Exceptions.h>

@@ -134,8 +134,6 @@ class RunBudgets:
         say(f"error: {text}")
         raise Refused(2)
 
-    # What the run says at its end
-
     def line(self) -> str:
         total, seconds = self.total, time.perf_counter() - self.began
         if self.limit is None or self.found is None:

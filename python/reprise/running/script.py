@@ -37,7 +37,7 @@ class Program:
     def _find_module(self, name: str) -> None:
         sys.path.insert(0, os.getcwd())
         try:
-            # As pdb and cProfile do.
+            # pdb and cProfile find modules by the same function.
             _, spec, code = runpy._get_module_details(name)  # type: ignore[attr-defined]
         except ImportError as error:
             raise UsageError(f"no module '{name}' can be run: {error}") from error

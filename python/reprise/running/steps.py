@@ -119,8 +119,6 @@ class Steps:
             self._thread = threading.get_ident()
         return self._thread == threading.get_ident()
 
-    # What the script does
-
     def _optimizer_made(self, original: Callable[..., None], *args: Any, **kwargs: Any) -> None:
         original(*args, **kwargs)
         if not self._has_optimizer and self._is_mine():
@@ -168,8 +166,6 @@ class Steps:
             if due is not None or not (self._has_optimizer or keeps_graph):
                 self._step_ended(due)
         return result
-
-    # Stretches
 
     def _step_ended(self, optimizer: object) -> None:
         stretch = self._stretch
