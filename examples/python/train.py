@@ -19,7 +19,7 @@ def losses(budget: "reprise.MemoryBudget | None") -> "list[float]":
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
-            return loss.item()
+            return float(loss.item())
 
         if budget is None:
             found.append(train())

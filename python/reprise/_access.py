@@ -104,5 +104,5 @@ def install() -> None:
     profiler = torch.autograd.profiler
     _watch(profiler, "_enable_profiler", True)
     _watch(profiler, "_disable_profiler", False)
-    if torch.autograd._profiler_enabled():
+    if torch._C._autograd._profiler_enabled():
         watch_profiler(True)
