@@ -34,7 +34,9 @@ from ._reprise import (  # noqa: E402
     BudgetError, DeterminismError, Error, LearnedPlan, MemoryBudget, PeakScope, Pin, PlanError, Step, StepReport, StoreError,
     UsageError, allocation_count, live_bytes, peak_bytes)
 
+from .auto import auto_checkpoint  # noqa: E402
+
 __all__ = [
     "BudgetError", "DeterminismError", "Error", "LearnedPlan", "MemoryBudget", "PeakScope", "Pin", "PlanError", "Step",
-    "StepReport", "StoreError", "UsageError", "allocation_count", "live_bytes", "peak_bytes",
+    "StepReport", "StoreError", "UsageError", "allocation_count", "auto_checkpoint", "live_bytes", "peak_bytes",
 ]

@@ -21,6 +21,7 @@ import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from .._backward import keeps_graph
 from .._reprise import BudgetError, MemoryBudget, Step
 
 # A between stretch with more operators ends, and another one begins: its records would grow.
@@ -162,8 +163,7 @@ class Steps:
         if self._depth == 0:
             self._backward_in_between = True
             due, self._due = self._due, None
-            keeps_graph = kwargs.get("retain_graph") or kwargs.get("create_graph")
-            if due is not None or not (self._has_optimizer or keeps_graph):
+            if due is not None or not (self._has_optimizer or keeps_graph(original, args, kwargs)):
                 self._step_ended(due)
         return result
 
