@@ -54,6 +54,14 @@ choose_torch() {
   export REPRISE_TORCH_DIR REPRISE_PYTHON=${REPRISE_PYTHON:-python3}
 }
 
+# Whether the Python package can be built for the interpreter that has torch.
+has_python_headers() {
+  [ -e "$REPRISE_TORCH_DIR/lib/libtorch_python.so" ] && "$REPRISE_PYTHON" 2>/dev/null - <<'PYTHON'
+import os, sys, sysconfig
+sys.exit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")))
+PYTHON
+}
+
 # Compilers of LibTorch's headers take up to 3 GB each.
 parallel_jobs() {
   local by_memory

@@ -32,8 +32,10 @@ def text_of(*patterns):
 # Of the declarations, not of what comments say.
 PUBLIC = set(re.findall(r"\w+", re.sub(r"//.*", "", text_of("include/*.h"))))
 BENCHES = set(re.findall(r'^\s*\{"(\w+)"', (ROOT / "benchmarks/benches.cpp").read_text(), re.MULTILINE))
-PROGRAM = text_of("apps/*.cpp", "apps/*.h")
-SUBCOMMANDS = set(re.findall(r'(?:add_subcommand\(|add_command<\w+>\(\s*program,\s*chosen,)\s*"(\w+)"', PROGRAM))
+BENCHES |= set(re.findall(r'"(python_\w+)": ', text_of("benchmarks/python/*.py")))
+# `reprise run` is the Python package's.
+PROGRAM = text_of("apps/*.cpp", "apps/*.h", "python/reprise/running/command.py")
+SUBCOMMANDS = {"run"} | set(re.findall(r'(?:add_subcommand\(|add_command<\w+>\(\s*program,\s*chosen,)\s*"(\w+)"', PROGRAM))
 
 
 def sections(text):

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "libtorch/autograd/engine.h"
+#include "libtorch/operators/operator_errors.h"
 #include "libtorch/operators/operator_facts.h"
 #include "libtorch/operators/own_draws.h"
 
@@ -46,10 +47,13 @@ namespace {
 void handle(const c10::OperatorHandle& op, const OperatorFacts& facts, DispatchKeySet keys,
             Stack& stack) {
   const InterceptorLink* link = innermost_interceptor();
-  if (link == nullptr) {
-    op.redispatchBoxed(keys, &stack);
-  } else {
+  if (link == nullptr) return op.redispatchBoxed(keys, &stack);
+  try {
+    const InsideOperator inside;
     OperatorCall(op, facts, keys, stack).run(*link);
+  } catch (const Error&) {
+    translate_leaving_error();
+    throw;
   }
 }
 

@@ -1,0 +1,108 @@
+"""Python's ways to a tensor's bytes past operators, during steps: they bring dropped bytes back, and keep them in place
+while somebody may look at them. Outside of steps they are as ever.
+
+- numpy(), __array__: as long as the array lives.
+- __dlpack__, untyped_storage() (also of pickling, torch.save, deepcopy, share_memory_()): as long as the capsule's tensor or
+  the storage object lives.
+- data_ptr(): until the step ends.
+- tolist(): during the call.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ._reprise import hold, hold_until_step_ends, is_in_step, unseen, watch_profiler
+
+_is_installed = False
+
+
+def _numpy(original: Callable[..., Any], tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    held = hold(tensor)
+    array = original(tensor, *args, **kwargs)
+    # Views of the array hold it.
+    weakref.finalize(array, _drop, held).atexit = False
+    return array
+
+
+def _drop(held: object) -> None:
+    """The last reference ends here."""
+
+
+def _tolist(original: Callable[..., Any], tensor: torch.Tensor) -> Any:
+    held = hold(tensor)  # noqa: F841
+    return original(tensor)
+
+
+def _data_ptr(original: Callable[..., Any], tensor: torch.Tensor) -> Any:
+    hold_until_step_ends(tensor)
+    return original(tensor)
+
+
+def _untyped_storage(original: Callable[..., Any], tensor: torch.Tensor) -> Any:
+    storage = original(tensor)
+    storage._reprise_hold = hold(tensor)
+    return storage
+
+
+def _share(original: Callable[..., Any], storage: torch.UntypedStorage, *args: Any) -> Any:
+    # The copy into the shared memory must not make that memory the step's.
+    return unseen(original, storage, *args)
+
+
+def _dlpack(original: Callable[..., Any], tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    if tensor.requires_grad:
+        return original(tensor, *args, **kwargs)  # an error
+    alias = tensor.detach()
+    alias._reprise_hold = hold(tensor)  # type: ignore[attr-defined]
+    return original(alias, *args, **kwargs)
+
+
+def _replace(owner: Any, name: str, during_step: Callable[..., Any]) -> None:
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def replacement(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if is_in_step():
+            return during_step(original, tensor, *args, **kwargs)
+        return original(tensor, *args, **kwargs)
+
+    setattr(owner, name, replacement)
+
+
+def _watch(owner: Any, name: str, watch: bool) -> None:
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def replacement(*args: Any, **kwargs: Any) -> Any:
+        if watch:
+            watch_profiler(True)
+        result = original(*args, **kwargs)
+        if not watch:
+            watch_profiler(False)
+        return result
+
+    setattr(owner, name, replacement)
+
+
+def install() -> None:
+    """Called when a step is entered; the first call replaces the methods of torch.Tensor."""
+    global _is_installed
+    if _is_installed:
+        return
+    _is_installed = True
+    for name, during_step in (("numpy", _numpy), ("tolist", _tolist), ("data_ptr", _data_ptr), ("__dlpack__", _dlpack),
+                              ("untyped_storage", _untyped_storage)):
+        _replace(torch.Tensor, name, during_step)
+    for name in ("_share_fd_cpu_", "_share_filename_cpu_"):
+        _replace(torch.UntypedStorage, name, _share)
+    profiler = torch.autograd.profiler
+    _watch(profiler, "_enable_profiler", True)
+    _watch(profiler, "_disable_profiler", False)
+    if torch._C._autograd._profiler_enabled():
+        watch_profiler(True)

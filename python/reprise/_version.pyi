@@ -1,0 +1,4 @@
+"""The build writes this module."""
+
+version: str
+torch_version: str

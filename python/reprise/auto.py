@@ -1,0 +1,71 @@
+"""Budgets where the training loop is not the user's: a model whose steps find themselves."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from typing import Any, TypeVar
+
+import torch
+
+from ._backward import keeps_graph
+from ._reprise import MemoryBudget, Step, is_in_step
+
+Model = TypeVar("Model", bound=torch.nn.Module)
+
+
+class _ModelSteps:
+    """A step goes from the first forward in training mode, with gradients on, to the end of the outermost backward."""
+
+    def __init__(self, budget: MemoryBudget) -> None:
+        self._budget = budget
+
+    def begin(self, module: torch.nn.Module, inputs: Any) -> None:
+        if module.training and torch.is_grad_enabled() and not is_in_step():
+            _open.steps = [*_opened(), self._budget.step().__enter__()]
+
+
+_open = threading.local()
+
+
+def _opened() -> list[Step]:
+    return getattr(_open, "steps", [])
+
+
+_is_watched = False
+
+
+def _watch_backward() -> None:
+    global _is_watched
+    if _is_watched:
+        return
+    _is_watched = True
+    original = torch.autograd.backward
+
+    @functools.wraps(original)
+    def backward(*args: Any, **kwargs: Any) -> None:
+        _open.depth = getattr(_open, "depth", 0) + 1
+        try:
+            original(*args, **kwargs)
+        finally:
+            _open.depth -= 1
+        if _open.depth == 0 and not keeps_graph(original, args, kwargs):
+            ended, _open.steps = _opened(), []
+            for step in reversed(ended):
+                step.finish()
+
+    torch.autograd.backward = backward
+
+
+def auto_checkpoint(model: Model, memory_budget: str | int, **options: Any) -> Model:
+    """Trains `model` within that many bytes, whoever calls it; returns it.
+
+    A step goes from the first forward in training mode to the end of the outermost backward on that thread, or over
+    several where the graph is retained. `memory_budget` and `options` are those of MemoryBudget, which is then
+    `model.memory_budget`. Forwards inside of another step belong to that step. Raises UsageError as MemoryBudget does.
+    """
+    budget = MemoryBudget(memory_budget, **options)
+    model.register_forward_pre_hook(_ModelSteps(budget).begin)
+    _watch_backward()
+    object.__setattr__(model, "memory_budget", budget)
+    return model

@@ -1,0 +1,128 @@
+// Access to a tensor's bytes past operators: by Python's own methods, and by LibTorch's profiler, which
+// reads pointers before an operator has its arguments back.
+#include <ATen/record_function.h>
+#include <pybind11/pybind11.h>
+#include <reprise/budget.h>
+#include <reprise/error.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "bindings.h"
+#include "libtorch/memory/limited_work.h"
+#include "libtorch/memory/managed_memory.h"
+#include "libtorch/operators/operator_interceptor.h"
+
+namespace reprise::python {
+namespace {
+
+using libtorch::HeldMemory;
+
+// Until it is dropped, nobody moves the bytes, and writes to them are not lost.
+struct Hold {
+  HeldMemory memory;
+};
+
+HeldMemory hold(const at::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.has_storage()) return {};
+  const py::gil_scoped_release no_gil;
+  return {tensor.storage(), /*to_write=*/true};
+}
+
+struct UntilSteps {
+  std::mutex mutex;
+  int open = 0;
+  std::vector<HeldMemory> held;
+};
+
+UntilSteps& until_steps() {
+  static auto* all = new UntilSteps;
+  return *all;
+}
+
+void hold_until_step_ends(const at::Tensor& tensor) {
+  HeldMemory memory = hold(tensor);
+  const std::lock_guard<std::mutex> lock(until_steps().mutex);
+  if (until_steps().open > 0) until_steps().held.push_back(std::move(memory));
+}
+
+// The arguments of a call, from before the profiler looks at them to its end.
+struct Arguments final : at::ObserverContext {
+  std::vector<std::unique_ptr<Pin>> pins;
+
+  void add(const c10::IValue& value) {
+    if (value.isTensor()) {
+      if (value.toTensor().defined() && value.toTensor().has_storage()) {
+        pins.push_back(std::make_unique<Pin>(value.toTensor()));
+      }
+    } else if (value.isTensorList() || value.isOptionalTensorList() || value.isList()) {
+      for (const c10::IValue& each : value.toListRef()) add(each);
+    }
+  }
+};
+
+std::unique_ptr<at::ObserverContext> before_profiler(const at::RecordFunction& function) {
+  if (!libtorch::works_for_a_limit()) return nullptr;
+  auto arguments = std::make_unique<Arguments>();
+  try {
+    for (const c10::IValue& value : function.inputs()) arguments->add(value);
+  } catch (const Error&) {
+    // The operator will say it.
+  }
+  return arguments;
+}
+
+std::optional<at::CallbackHandle>& profiler_callback() {
+  static auto* handle = new std::optional<at::CallbackHandle>;
+  return *handle;
+}
+
+}  // namespace
+
+void step_begins() {
+  const std::lock_guard<std::mutex> lock(until_steps().mutex);
+  ++until_steps().open;
+}
+
+void step_ends() {
+  std::vector<HeldMemory> held;
+  const std::lock_guard<std::mutex> lock(until_steps().mutex);
+  if (--until_steps().open == 0) held.swap(until_steps().held);
+}
+
+void bind_access(py::module_& module) {
+  py::class_<Hold>(module, "Hold", "Bytes that stay in place until this is dropped.");
+  module.def("is_in_step", &libtorch::works_for_a_limit, "Whether a step is open for this thread.");
+  module.def(
+      "hold", [](const at::Tensor& tensor) { return std::make_unique<Hold>(Hold{hold(tensor)}); },
+      py::arg("tensor"));
+  module.def(
+      "unseen",
+      [](const py::function& function, const py::args& arguments) {
+        const c10::impl::ForceDispatchKeyGuard keys(libtorch::keys_without_interceptors());
+        return function(*arguments);
+      },
+      py::arg("function"), "Calls it with operators that steps do not see.");
+  module.def("hold_until_step_ends", &hold_until_step_ends, py::arg("tensor"));
+  module.def(
+      "watch_profiler",
+      [](bool watch) {
+        auto& handle = profiler_callback();
+        if (watch && !handle) {
+          // Callbacks of the process come before those of a thread, such as the profiler's.
+          handle = at::addGlobalCallback(at::RecordFunctionCallback(&before_profiler)
+                                             .needsInputs(true)
+                                             .scopes({at::RecordScope::FUNCTION}));
+        } else if (!watch && handle) {
+          at::removeCallback(*handle);
+          handle.reset();
+        }
+      },
+      py::arg("watch"),
+      "While a profiler runs, gives operators their arguments before it reads them.");
+}
+
+}  // namespace reprise::python

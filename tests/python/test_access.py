@@ -1,0 +1,121 @@
+"""Access to a tensor's bytes past operators, inside a step that drops everything that it can."""
+
+import copy
+import gc
+import io
+import pickle
+
+import numpy
+import pytest
+import torch
+
+import reprise
+
+
+@pytest.fixture
+def step():
+    with reprise.MemoryBudget("4GiB", paranoid=True, min_bytes=0).step():
+        yield
+
+
+def dropped():
+    """A tensor whose bytes are gone, and its values."""
+    source = torch.arange(600.0).reshape(20, 30)
+    value = source * 2 + 1
+    value.sum()
+    torch.ones(100).sin()
+    return value, numpy.arange(600.0, dtype=numpy.float32).reshape(20, 30) * 2 + 1
+
+
+def use_memory():
+    for _ in range(5):
+        torch.ones(600).exp().sum()
+
+
+def test_arrays_keep_the_bytes_in_place_while_they_or_their_views_live(step):
+    value, expected = dropped()
+    for made in (value.numpy(), numpy.asarray(value), value.detach().numpy()[::1], numpy.from_dlpack(value)):
+        use_memory()
+        assert numpy.array_equal(made, expected)
+    rows = value.numpy()[3:5]
+    gc.collect()
+    use_memory()
+    assert numpy.array_equal(rows, expected[3:5])
+
+
+def test_writes_through_an_array_are_not_lost(step):
+    value, expected = dropped()
+    value.numpy()[:] = 7
+    use_memory()
+    assert torch.equal(value, torch.full((20, 30), 7.0))
+    assert torch.equal(value + 1, torch.full((20, 30), 8.0))
+
+
+def test_lists_texts_and_pointers_have_the_values(step):
+    import ctypes
+    value, expected = dropped()
+    assert value.tolist() == expected.tolist()
+    value, expected = dropped()
+    assert str(value) == str(torch.from_numpy(expected)) and f"{value[0, 1]:.1f}" == "3.0"
+    value, expected = dropped()
+    pointer = value.data_ptr()
+    use_memory()
+    assert numpy.array_equal(numpy.ctypeslib.as_array((ctypes.c_float * 600).from_address(pointer)), expected.reshape(-1))
+
+
+def test_storages_copies_and_files_have_the_values(step):
+    value, expected = dropped()
+    storage = value.untyped_storage()
+    use_memory()
+    assert bytes(storage.tolist()) == expected.tobytes()
+    for copied in (lambda t: pickle.loads(pickle.dumps(t)), copy.deepcopy, saved_and_loaded):
+        value, expected = dropped()
+        assert torch.equal(copied(value), torch.from_numpy(expected))
+
+
+def saved_and_loaded(tensor):
+    file = io.BytesIO()
+    torch.save(tensor, file)
+    file.seek(0)
+    return torch.load(file)
+
+
+def test_shared_memory_has_the_values(step):
+    value, expected = dropped()
+    value.share_memory_()
+    use_memory()
+    assert value.is_shared() and torch.equal(value, torch.from_numpy(expected))
+
+
+def test_errors_of_torch_are_as_ever(step):
+    with pytest.raises(RuntimeError, match="requires grad"):
+        torch.ones(3, requires_grad=True).mul(2).numpy()
+    with pytest.raises((RuntimeError, BufferError), match="require"):
+        torch.ones(3, requires_grad=True).mul(2).__dlpack__()
+
+
+def test_bytes_are_dropped_again_when_an_array_is_gone():
+    budget = reprise.MemoryBudget(reprise.live_bytes() + 3_000_000)
+    with budget.step():
+        for _ in range(10):
+            (torch.ones(1000, 100) * 2).numpy().sum()
+    assert budget.report().peak <= budget.limit
+
+
+def test_a_profiler_inside_a_step_says_nothing_and_sees_all(network, capfd):
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    budget = reprise.MemoryBudget(network.limit(0.6))
+    for _ in range(2):
+        with budget.step():
+            with torch.profiler.profile(activities=activities, record_shapes=True, profile_memory=True) as inside:
+                found = network.gradients()
+        assert network.is_same(found)
+    with torch.profiler.profile(activities=activities, record_shapes=True, profile_memory=True) as around:
+        with budget.step():
+            found = network.gradients()
+    assert network.is_same(found)
+    for profile in (inside, around):
+        counts = {event.key: event.count for event in profile.key_averages()}
+        assert counts["aten::linear"] >= 12 and counts["aten::gelu_backward"] >= 12
+    # The profiler itself says when it starts and stops.
+    assert [line for line in capfd.readouterr().err.splitlines() if not line.startswith("USDT:")] == []
