@@ -14,6 +14,9 @@
 #include "region/texts.h"
 
 namespace reprise::region {
+
+using detail::Mismatch;
+
 namespace {
 
 // Roughly what an exception costs that leaves the function through LibTorch's dispatcher. It
@@ -144,6 +147,7 @@ at::Tensor Frame::fetch(const Placeholder& placeholder) {
     return tensor;
   }
   const std::uint64_t key = key_of_caller();
+  const std::shared_ptr<void> unlocked = call_->unlock();
   const auto run = recomputation(key);
   std::lock_guard<std::mutex> lock(run->run_mutex);
   try {
@@ -159,14 +163,16 @@ at::Tensor Frame::fetch(const Placeholder& placeholder) {
     throw;
   }
   const bool grouped = libtorch::current_state() != nullptr && libtorch::current_state()->group;
-  throw DeterminismError(
-      name_of_region(name_) + ": saved tensor " + std::to_string(placeholder.index()) +
-      " was already unpacked once in this " +
-      (grouped ? "GraphExecGroup: two backward calls that overlap (that need the same saved "
-                 "tensor) cannot share one group. Run them over disjoint parts of the graph, or "
-                 "without the group."
-               : "backward call. A custom autograd function that reads its saved variables more "
-                 "than once must keep what the first read returned."));
+  call_->refuse(
+      {.kind = grouped ? Mismatch::Kind::kReadTwiceInGroup : Mismatch::Kind::kReadTwice,
+       .text =
+           name_of_region(name_) + ": saved tensor " + std::to_string(placeholder.index()) +
+           " was already unpacked once in this " +
+           (grouped ? "GraphExecGroup: two backward calls that overlap (that need the same saved "
+                      "tensor) cannot share one group. Run them over disjoint parts of the graph, "
+                      "or without the group."
+                    : "backward call. A custom autograd function that reads its saved variables "
+                      "more than once must keep what the first read returned.")});
 }
 
 // Callbacks of a backward call are run only if it succeeds, but they are destroyed in any case.
@@ -244,14 +250,14 @@ AtLastSlot Frame::at_last_slot(std::size_t last_wanted) const {
 void Frame::recompute(Recomputation& run) {
   std::vector<std::string> operators;
   // Once: tensors that an outer region gives are given once.
-  detail::Tensors arguments = arguments_.unpack(name_);
+  detail::Tensors arguments = arguments_.unpack(*call_, name_);
   do {
     if (run.slots() != 0) run.clear();
     {
       std::lock_guard<std::mutex> lock(mutex_);
       std::size_t last = placeholders_.size();
       while (placeholders_[last - 1] == nullptr) --last;
-      run.start(placeholders_.size(), last - 1, at_last_slot(last - 1), checks_values());
+      run.start(*call_, placeholders_.size(), last - 1, at_last_slot(last - 1), checks_values());
       for (std::size_t i = 0; i < last; ++i) {
         if (placeholders_[i] != nullptr) run.want(i);
       }
@@ -303,12 +309,15 @@ bool Frame::run_again(Recomputation& run, detail::Tensors& arguments,
 }
 
 void Frame::check(const Recomputation& run, const std::vector<std::string>& operators) const {
-  const auto fail = [&](const std::string& what) {
+  Mismatch mismatch;
+  const auto fail = [&](Mismatch::Kind kind, const std::string& what) {
     const std::string explained =
         contexts_ != nullptr && contexts_->explain ? contexts_->explain() : std::string();
-    throw DeterminismError(name_of_region(name_) + ": " + what +
-                           (explained.empty() ? "" : "\nThe first difference: " + explained + ".") +
-                           (debug_ ? traces(forward_operators_, operators) : kDebugHint));
+    mismatch.kind = kind;
+    mismatch.text = name_of_region(name_) + ": " + what +
+                    (explained.empty() ? "" : "\nThe first difference: " + explained + ".") +
+                    (debug_ ? traces(forward_operators_, operators) : kDebugHint);
+    call_->refuse(mismatch);
   };
   std::string differing;
   std::string other_values;
@@ -317,12 +326,14 @@ void Frame::check(const Recomputation& run, const std::vector<std::string>& oper
     const bool counted = early_stop_ == EarlyStop::kNever && forward_completed_;
     const std::size_t expected = placeholders_.size();
     if (!run.complete() || (counted && run.count() != expected)) {
-      const char* more =
-          run.count() > expected
-              ? "recomputation tried to save more tensors than forward did: "
-              : "a different number of tensors was saved in forward and recomputation: ";
-      fail(more + std::to_string(expected) + " in forward, " + std::to_string(run.count()) +
-           " during recomputation.");
+      const bool more = run.count() > expected;
+      mismatch.saved_before = expected;
+      mismatch.saved_now = run.count();
+      fail(more ? Mismatch::Kind::kMoreSaved : Mismatch::Kind::kFewerSaved,
+           (more ? "recomputation tried to save more tensors than forward did: "
+                 : "a different number of tensors was saved in forward and recomputation: ") +
+               std::to_string(expected) + " in forward, " + std::to_string(run.count()) +
+               " during recomputation.");
     }
     if (determinism_check_ == DeterminismCheck::kNone) return;
     for (std::size_t i = 0; i < expected; ++i) {
@@ -330,6 +341,7 @@ void Frame::check(const Recomputation& run, const std::vector<std::string>& oper
       if (saved == nullptr) continue;
       const Placeholder& placeholder = *placeholders_[i];
       if (!placeholder.metadata().matches(saved->tensor)) {
+        mismatch.differences.push_back(placeholder.metadata().difference(i, saved->tensor));
         differing += "\n  saved tensor " + std::to_string(i) + ": " +
                      placeholder.metadata().describe() + " in forward, " +
                      Metadata::of(saved->tensor).describe() + " during recomputation";
@@ -343,9 +355,10 @@ void Frame::check(const Recomputation& run, const std::vector<std::string>& oper
     }
   }
   if (!differing.empty()) {
-    fail("recomputed tensors have different metadata than those saved in forward:" + differing);
+    fail(Mismatch::Kind::kOtherMetadata,
+         "recomputed tensors have different metadata than those saved in forward:" + differing);
   }
-  if (!other_values.empty()) fail(other_values);
+  if (!other_values.empty()) fail(Mismatch::Kind::kOtherValues, other_values);
 }
 
 namespace {

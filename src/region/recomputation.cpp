@@ -34,8 +34,9 @@ class Recomputation::Collector final : public libtorch::SavedVariableHooks,
   libtorch::SavedVersion version_;
 };
 
-void Recomputation::start(std::size_t count, std::size_t last_wanted, AtLastSlot at_last,
-                          bool hash) {
+void Recomputation::start(const detail::RegionCall& call, std::size_t count,
+                          std::size_t last_wanted, AtLastSlot at_last, bool hash) {
+  call_ = &call;
   slots_.resize(count);
   last_wanted_ = last_wanted;
   left_to_take_ = 0;
@@ -95,7 +96,7 @@ void Recomputation::collect(const at::Tensor& tensor) {
   if (at_last_ == AtLastSlot::kLeave && libtorch::current_backward_id() == backward_ &&
       !libtorch::is_writing()) {
     left_ = true;
-    throw StopRecomputation();
+    call_->leave();
   }
 }
 

@@ -110,6 +110,13 @@ void check_options(const CheckpointOptions& options) {
   }
 }
 
+void RegionCall::leave() const { throw region::StopRecomputation(); }
+
+void RegionCall::refuse(const Mismatch& mismatch) const {
+  report(mismatch);
+  throw DeterminismError(mismatch.text);
+}
+
 void run_region(const CheckpointOptions& options, const std::shared_ptr<RegionCall>& call) {
   run_released(*call, [&] {
     if (options.reentrant) {
