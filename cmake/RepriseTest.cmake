@@ -115,3 +115,13 @@ function(reprise_add_scripts folder)
       ENVIRONMENT "${environment}")
   endforeach()
 endfunction()
+
+# The tests of the Python package, by pytest, in one entry.
+function(reprise_add_python_tests)
+  set(REPRISE_TEST_PYTHON "${REPRISE_TORCH_PYTHON}" CACHE FILEPATH "The interpreter that runs tests/python; needs pytest")
+  set(entry python.pytest)
+  add_test(NAME ${entry} COMMAND ${REPRISE_TEST_PYTHON} -m pytest -q --color=no tests/python
+    --junitxml=${PROJECT_BINARY_DIR}/test-results/${entry}.xml WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+  set_tests_properties(${entry} PROPERTIES TIMEOUT 900 LABELS python
+    ENVIRONMENT "${reprise_test_environment};PYTHONPATH=${PROJECT_BINARY_DIR}/python")
+endfunction()

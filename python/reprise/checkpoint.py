@@ -8,8 +8,8 @@ from typing import Any, Callable, ContextManager
 import torch
 import torch.utils.checkpoint as _torch
 from torch.compiler import is_dynamo_compiling as _is_dynamo_compiling
-import _dev as _core
 
+from . import _reprise as _core
 from ._checkpoint_errors import CheckpointError, StopRecomputation, refuse
 
 noop_context_fn = _torch.noop_context_fn

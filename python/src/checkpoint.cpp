@@ -11,6 +11,7 @@
 
 #include <array>
 
+#include "bindings.h"
 #include "checkpoint_call.h"
 
 namespace reprise::python {

@@ -15,10 +15,11 @@
 #include <reprise/checkpoint.h>
 
 #include <memory>
+#include <utility>
+
+#include "bindings.h"
 
 namespace reprise::python {
-
-namespace py = pybind11;
 
 // Classes and functions of the package's Python part, set once by it. Borrowed for good.
 struct CheckpointParts {

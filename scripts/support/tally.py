@@ -1,5 +1,5 @@
-"""Counts the cases of a ctest run: those of a test program by GoogleTest's report, those of a Python test by what unittest
-printed, and every other entry as one. Prints `<passed> <failed> <skipped>` and, on standard error, what failed and why
+"""Counts the cases of a ctest run: those of a test program by GoogleTest's report, those of pytest by its report, those of a
+Python test by what unittest printed, and every other entry as one. Prints `<passed> <failed> <skipped>` and, on standard error, what failed and why
 cases were skipped. A program that crashed or ran out of time counts as one failure more than it reported."""
 
 import collections
@@ -19,9 +19,12 @@ class Counts:
         self.passed, self.failures, self.skipped = 0, [], collections.Counter()
 
     def add_program(self, name, report, ended_well):
-        """Of a GoogleTest report."""
+        """Of a report that a test program wrote."""
+        root = xml.parse(report).getroot()
+        if root.find("testsuite") is not None and root.find("testsuite").get("name") == "pytest":
+            return self.add_pytest(name, root.iter("testcase"), ended_well)
         found = False
-        for case in xml.parse(report).getroot().iter("testcase"):
+        for case in root.iter("testcase"):
             if case.find("failure") is not None:
                 found = True
                 self.failures.append(f"{name}: {case.get('classname')}.{case.get('name')}")
@@ -33,6 +36,19 @@ class Counts:
                 self.passed += 1
         if not ended_well and not found:
             self.failures.append(f"{name}: ended without a report of every case (crash or time limit)")
+
+    def add_pytest(self, name, cases, ended_well):
+        """Of a report that pytest wrote."""
+        before = len(self.failures)
+        for case in cases:
+            if case.find("failure") is not None or case.find("error") is not None:
+                self.failures.append(f"{name}: {case.get('classname')}.{case.get('name')}")
+            elif case.find("skipped") is not None:
+                self.skipped[case.find("skipped").get("message") or "no reason given"] += 1
+            else:
+                self.passed += 1
+        if not ended_well and len(self.failures) == before:
+            self.failures.append(f"{name}: ended badly after its tests")
 
     def add_script(self, name, output, ended_well):
         """Of what `unittest -v` printed; False if that is not what it is."""

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "libtorch/autograd/engine.h"
+#include "libtorch/operators/operator_errors.h"
 #include "libtorch/operators/operator_facts.h"
 #include "libtorch/operators/own_draws.h"
 
@@ -30,7 +31,11 @@ constexpr DispatchKeySet below(DispatchKey key) { return {DispatchKeySet::FULL_A
 // Calls are diverted by this key of the thread.
 DispatchKey diverting_key = DispatchKey::Undefined;
 
+ErrorTranslator error_translator = nullptr;
+
 }  // namespace
+
+void set_error_translator(ErrorTranslator translator) { error_translator = translator; }
 
 const InterceptorLink* link_in_force(const InterceptorLink* link) {
   while (link != nullptr && link->reach == Reach::kFunction &&
@@ -42,14 +47,28 @@ const InterceptorLink* link_in_force(const InterceptorLink* link) {
 
 namespace {
 
+// Calls that are handled on this thread now, one inside the other.
+thread_local int handled = 0;
+
+struct Handled {
+  Handled() { ++handled; }
+  ~Handled() { --handled; }
+  Handled(const Handled&) = delete;
+  Handled& operator=(const Handled&) = delete;
+};
+
 // The diverting key is already off.
 void handle(const c10::OperatorHandle& op, const OperatorFacts& facts, DispatchKeySet keys,
             Stack& stack) {
   const InterceptorLink* link = innermost_interceptor();
-  if (link == nullptr) {
-    op.redispatchBoxed(keys, &stack);
-  } else {
+  if (link == nullptr) return op.redispatchBoxed(keys, &stack);
+  try {
+    const Handled counted;
     OperatorCall(op, facts, keys, stack).run(*link);
+  } catch (const Error&) {
+    // Inside, errors keep their types, for those who catch them.
+    if (handled == 0 && error_translator != nullptr) error_translator();
+    throw;
   }
 }
 

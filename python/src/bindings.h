@@ -1,0 +1,26 @@
+// What the files of the binding share: one function for each concept, called by module.cpp, and
+// quantities of Python.
+#pragma once
+
+#include <c10/core/Device.h>
+#include <pybind11/pybind11.h>
+#include <reprise/bytes.h>
+
+#include <string_view>
+
+namespace reprise::python {
+
+namespace py = pybind11;
+
+void bind_errors(py::module_& module);
+void bind_memory(py::module_& module);
+void bind_budget(py::module_& module);
+void bind_checkpoint(py::module_& module);
+
+// An int is a number of bytes, a str is read as parse_bytes() does. Throws UsageError for another
+// type, with `name` for what the bytes are of.
+Bytes bytes_of(const py::handle& value, std::string_view name);
+// A torch.device or its name.
+c10::Device device_of(const py::handle& value);
+
+}  // namespace reprise::python

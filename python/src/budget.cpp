@@ -1,0 +1,272 @@
+// Byte budgets from Python: MemoryBudget, its steps, reports and plans.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+#include <pybind11/stl/filesystem.h>
+#include <reprise/budget.h>
+#include <reprise/error.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "bindings.h"
+
+namespace reprise::python {
+namespace {
+
+using NoGil = py::call_guard<py::gil_scoped_release>;
+
+// The owner may have to wait for the thread that plans, and a step to run operators.
+struct DeletesWithoutGil {
+  template <class T>
+  void operator()(T* object) const {
+    const py::gil_scoped_release no_gil;
+    delete object;
+  }
+};
+using Budget = std::unique_ptr<MemoryBudget, DeletesWithoutGil>;
+
+// Opened by `with`, on the thread that enters it.
+class Step {
+ public:
+  explicit Step(MemoryBudget& budget) : budget_(budget) {}
+
+  void enter() {
+    if (is_used_) {
+      throw UsageError(
+          "MemoryBudget: this step was entered before; call budget.step() for each step");
+    }
+    is_used_ = true;
+    thread_ = std::this_thread::get_id();
+    step_.emplace(budget_.step());
+  }
+  void finish() {
+    require_thread();
+    if (!step_) return;
+    step_->finish();
+    step_.reset();
+  }
+  // After an exception in its block: ends it, and it is no step to learn from.
+  void abandon() {
+    require_thread();
+    if (!step_) return;
+    try {
+      // A step that ends while an exception is on its way is not whole.
+      const MemoryBudget::Step ended(std::move(*step_));
+      step_.reset();
+      throw Abandoned();
+    } catch (
+        const Abandoned&) {  // NOLINT(bugprone-empty-catch): thrown for what it does on its way
+    }
+  }
+
+ private:
+  struct Abandoned {};
+
+  void require_thread() const {
+    if (thread_ == std::this_thread::get_id()) return;
+    throw UsageError(is_used_
+                         ? "MemoryBudget: a step ends on the thread that entered it"
+                         : "MemoryBudget: this step was not entered; use `with budget.step():`");
+  }
+
+  MemoryBudget& budget_;
+  std::optional<MemoryBudget::Step> step_;
+  std::thread::id thread_;
+  bool is_used_ = false;
+};
+
+OnExceeded on_exceeded_of(const std::string& text) {
+  if (text == "raise") return OnExceeded::kThrow;
+  if (text == "warn") return OnExceeded::kWarn;
+  throw UsageError("MemoryBudget: on_exceeded is '" + text + "'; it is 'raise' or 'warn'");
+}
+
+BudgetOptions options_of(const py::kwargs& given) {
+  BudgetOptions options;
+  for (const auto& [key, value] : given) {
+    const auto name = key.cast<std::string>();
+    if (name == "device") {
+      options.device = device_of(value);
+    } else if (name == "on_exceeded") {
+      options.on_exceeded = on_exceeded_of(value.cast<std::string>());
+    } else if (name == "heuristic") {
+      options.heuristic = parse_heuristic(value.cast<std::string>());
+    } else if (name == "min_bytes") {
+      options.min_bytes = bytes_of(value, "MemoryBudget: min_bytes");
+    } else if (name == "plan_repeated_steps") {
+      options.plan_repeated_steps = value.cast<bool>();
+    } else if (name == "planning_time") {
+      options.planning_time = Seconds(value.cast<double>());
+    } else if (name == "replay_limit") {
+      options.replay_limit = Seconds(value.cast<double>());
+    } else if (name == "verify") {
+      options.verify = value.cast<bool>();
+    } else if (name == "paranoid") {
+      options.paranoid = value.cast<bool>();
+    } else {
+      throw py::type_error("MemoryBudget() got an unexpected keyword argument '" + name + "'");
+    }
+  }
+  return options;
+}
+
+void bind_report(py::module_& module) {
+  py::class_<StepReport> report(module, "StepReport",
+                                "The counts, bytes (int) and times (float, seconds) of one step.");
+  const auto bytes = [&](const char* name, Bytes StepReport::*member, const char* doc) {
+    report.def_property_readonly(
+        name, [member](const StepReport& it) { return (it.*member).count; }, doc);
+  };
+  const auto seconds = [&](const char* name, Seconds StepReport::*member, const char* doc) {
+    report.def_property_readonly(
+        name, [member](const StepReport& it) { return (it.*member).count(); }, doc);
+  };
+  bytes("peak", &StepReport::peak, "The most bytes live at once.");
+  bytes(
+      "other_threads", &StepReport::other_threads,
+      "The part of the peak that threads outside of all steps held at once. The peak may pass the limit by it.");
+  report.def_readonly("operators", &StepReport::operators, "Recorded calls and small ones.");
+  report.def_readonly("dropped", &StepReport::dropped, "Values.");
+  bytes("dropped_bytes", &StepReport::dropped_bytes, "Bytes of the dropped values.");
+  report.def_readonly("replayed", &StepReport::replayed, "Operators that ran again.");
+  seconds("replay_time", &StepReport::replay_time, "Seconds of replays.");
+  report.def_readonly("packed", &StepReport::packed,
+                      "Values, such as dropout masks, packed into a bit for each element.");
+  bytes("packed_bytes", &StepReport::packed_bytes, "Their bytes before packing.");
+  report.def_readonly("unpacked", &StepReport::unpacked, "Values restored from the bits.");
+  seconds("pack_time", &StepReport::pack_time, "Seconds for packing and unpacking.");
+  report.def_readonly("followed", &StepReport::followed,
+                      "Operators that matched a step with a plan.");
+  seconds("own_time", &StepReport::own_time, "Seconds of the library's own work on the host.");
+}
+
+void bind_plan(py::module_& module) {
+  py::class_<LearnedPlan>(
+      module, "LearnedPlan",
+      "What to drop after which operator of a repeated step, and when to restore it.\n\n"
+      "A job can begin with the plan of an earlier one: `budget.use(LearnedPlan.read(file))`.")
+      .def_static(
+          "read", &LearnedPlan::read, py::arg("file"), NoGil(),
+          "Raises UsageError, with file, line and field, for a file that is no plan or was changed.")
+      .def_static("parse", &LearnedPlan::parse, py::arg("json"), py::arg("origin") = "text",
+                  NoGil(), "The plan of a text; `origin` names the text in errors.")
+      .def("json", &LearnedPlan::json, NoGil(), "The plan as text.")
+      .def("write", &LearnedPlan::write, py::arg("file"), NoGil(), "Makes or replaces the file.")
+      .def_property_readonly(
+          "limit", [](const LearnedPlan& plan) { return plan.figures().limit.count; },
+          "Bytes of the budget that it was made for.")
+      .def_property_readonly(
+          "slowdown", [](const LearnedPlan& plan) { return plan.figures().slowdown; },
+          "In the planner's model: the step's time with replays divided by the time without.")
+      .def_property_readonly(
+          "bound", [](const LearnedPlan& plan) { return plan.figures().bound; },
+          "A proven bound that no plan's slowdown can be below.")
+      .def_property_readonly("step", &LearnedPlan::step,
+                             "A hash of all operators: equal for steps that are the same.")
+      .def_property_readonly("operators", &LearnedPlan::operators,
+                             "The number of operators of the step.");
+}
+
+}  // namespace
+
+void bind_budget(py::module_& module) {
+  bind_report(module);
+  bind_plan(module);
+
+  py::class_<Step>(module, "Step", "One step of a MemoryBudget: `with budget.step(): ...`.")
+      .def(
+          "__enter__",
+          [](Step& step) -> Step& {
+            const py::gil_scoped_release no_gil;
+            step.enter();
+            return step;
+          },
+          py::return_value_policy::reference)
+      .def("__exit__",
+           [](Step& step, const py::object& type, const py::object&, const py::object&) {
+             const bool is_whole = type.is_none();
+             const py::gil_scoped_release no_gil;
+             is_whole ? step.finish() : step.abandon();
+           })
+      .def("finish", &Step::finish, NoGil(),
+           "Ends the step before its block does: restores dropped values that are still held.\n\n"
+           "Raises BudgetError if they do not fit. A second call does nothing.");
+
+  py::class_<MemoryBudget, Budget>(
+      module, "MemoryBudget",
+      "At most `limit` bytes on a device while a step runs.\n\n"
+      "    budget = reprise.MemoryBudget(\"8GiB\")\n"
+      "    with budget.step():\n"
+      "        model(batch).backward()\n\n"
+      "The bytes are all that the device's allocator has handed out: also parameters,\n"
+      "gradients, optimizer state and temporaries. When an allocation would pass them,\n"
+      "activations are dropped, and computed again before they are read. Gradients are\n"
+      "bitwise those of the plain step.\n\n"
+      "limit: an int of bytes, or a str such as \"8GiB\" or \"400MB\".\n"
+      "device: the CPU (default) or one accelerator.\n"
+      "on_exceeded: 'raise' (BudgetError, default) or 'warn' (pass the limit).\n"
+      "heuristic: which value is dropped first where no plan decides; 'h_up'.\n"
+      "min_bytes: smaller values are not dropped; 16 KiB.\n"
+      "plan_repeated_steps: plan steps that repeat, in the background; True.\n"
+      "planning_time: the most seconds for planning one step; 10.\n"
+      "replay_limit: the most seconds that a step may spend on replays; no limit.\n"
+      "verify: compare every replayed value with a hash of the dropped one.\n"
+      "paranoid: drop everything after every operator, for tests.\n\n"
+      "Raises UsageError for a limit that is not positive and for options out of range.")
+      .def(py::init([](const py::object& limit, const py::kwargs& options) {
+             return Budget(
+                 new MemoryBudget(bytes_of(limit, "MemoryBudget: the limit"), options_of(options)));
+           }),
+           py::arg("limit"))
+      .def_static(
+          "fraction_of_device",
+          [](double fraction, const py::kwargs& options) {
+            return Budget(
+                new MemoryBudget(MemoryBudget::fraction_of_device(fraction, options_of(options))));
+          },
+          py::arg("fraction"),
+          "A fraction of all bytes of the device, above 0 and at most 1.\n\n"
+          "For the CPU these are the machine's memory or, if that is smaller, its control group's limit.")
+      .def(
+          "step", [](MemoryBudget& budget) { return std::make_unique<Step>(budget); },
+          py::keep_alive<0, 1>(),
+          "A step, for `with`: what runs in its block, and every backward called in it, stays within the bytes.")
+      .def("report", &MemoryBudget::report, NoGil(),
+           "The report of the step that ended last, or of the one under way.")
+      .def(
+          "plan", &MemoryBudget::plan, NoGil(),
+          "The plan that was followed or made last; None if no step repeated or nothing was ever dropped.")
+      .def(
+          "use",
+          [](MemoryBudget& budget, const LearnedPlan& plan, bool learn_other_step) {
+            budget.use(plan, learn_other_step ? MemoryBudget::OnOtherStep::kLearn
+                                              : MemoryBudget::OnOtherStep::kThrow);
+          },
+          py::arg("plan"), py::kw_only(), py::arg("learn_other_step") = false, NoGil(),
+          "From the next step on, steps that begin like the plan's follow it.\n\n"
+          "Raises UsageError for a plan made for more bytes than the limit. If the next whole step is another one,\n"
+          "it raises PlanError when it ends, unless `learn_other_step`.")
+      .def(
+          "wait_for_plan",
+          [](const MemoryBudget& budget, double most) {
+            return budget.wait_for_plan(Seconds(most));
+          },
+          py::arg("most"), NoGil(),
+          "Waits at most that many seconds until nothing is being planned; whether nothing is.")
+      .def_property_readonly(
+          "least",
+          [](const MemoryBudget& budget) {
+            const py::gil_scoped_release no_gil;
+            const auto least = budget.least();
+            return least ? std::optional(least->count) : std::nullopt;
+          },
+          "An estimate of the least bytes in which a step runs; None before the first whole step.")
+      .def_property_readonly(
+          "limit", [](const MemoryBudget& budget) { return budget.limit().count; }, "Bytes.");
+}
+
+}  // namespace reprise::python

@@ -1,0 +1,131 @@
+// The meter of bytes, and pins, from Python.
+#include <pybind11/pybind11.h>
+#include <reprise/budget.h>
+#include <reprise/error.h>
+#include <reprise/memory.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "bindings.h"
+
+namespace reprise::python {
+
+Bytes bytes_of(const py::handle& value, std::string_view name) {
+  if (py::isinstance<py::str>(value)) return parse_bytes(value.cast<std::string>());
+  if (PyIndex_Check(value.ptr()) != 0 && !py::isinstance<py::bool_>(value)) {
+    return Bytes(py::reinterpret_steal<py::int_>(PyNumber_Index(value.ptr())).cast<std::int64_t>());
+  }
+  throw UsageError(std::string(name) + " is " + py::repr(value).cast<std::string>() +
+                   "; give an int of bytes, or a str such as \"8GiB\" or \"400MB\"");
+}
+
+c10::Device device_of(const py::handle& value) {
+  if (py::isinstance<py::str>(value)) return c10::Device(value.cast<std::string>());
+  return value.cast<c10::Device>();
+}
+
+namespace {
+
+// Frozen when its `with` block ends.
+class Scope {
+ public:
+  explicit Scope(c10::Device device) : device_(device) { open(); }
+
+  void open() {
+    scope_.emplace(device_);
+    start_ = scope_->live_at_start();
+  }
+  void close() {
+    if (scope_) peak_ = scope_->peak();
+    scope_.reset();
+  }
+  std::int64_t live_at_start() const { return start_.count; }
+  std::int64_t peak() const { return (scope_ ? scope_->peak() : peak_).count; }
+
+ private:
+  const c10::Device device_;
+  std::optional<PeakScope> scope_;
+  Bytes start_, peak_;
+};
+
+// Released by hand, by `with`, or when Python drops it.
+class HeldPin {
+ public:
+  explicit HeldPin(const at::Tensor& tensor) {
+    const py::gil_scoped_release no_gil;
+    pin_.emplace(tensor);
+  }
+  ~HeldPin() { release(); }
+  HeldPin(const HeldPin&) = delete;
+  HeldPin& operator=(const HeldPin&) = delete;
+  void release() {
+    const py::gil_scoped_release no_gil;
+    pin_.reset();
+  }
+
+ private:
+  std::optional<Pin> pin_;
+};
+
+}  // namespace
+
+void bind_memory(py::module_& module) {
+  const auto bind = [&](const char* name, auto function, const char* doc) {
+    module.def(
+        name, [function](const py::object& device) { return function(device_of(device)); },
+        py::arg("device") = "cpu", doc);
+  };
+  bind(
+      "live_bytes", [](c10::Device device) { return live_bytes(device).count; },
+      "Bytes that the device's allocator has handed out and not got back.\n\n"
+      "On the CPU, tensors allocated before the package was imported do not count.");
+  bind(
+      "peak_bytes", [](c10::Device device) { return peak_bytes(device).count; },
+      "The most bytes that were live at once since the process began to count.");
+  bind("allocation_count", &allocation_count,
+       "The number of allocations that the device's allocator has served.");
+
+  py::class_<Scope>(
+      module, "PeakScope",
+      "Measures the most bytes that are live at once, whichever thread allocates.\n\n"
+      "It measures from its construction, or from the `with` that it is used in, to the end of that\n"
+      "block, or to now.\n\n"
+      "    with reprise.PeakScope() as scope:\n"
+      "        model(x).sum().backward()\n"
+      "    print(scope.peak_above_start)")
+      .def(py::init(
+               [](const py::object& device) { return std::make_unique<Scope>(device_of(device)); }),
+           py::arg("device") = "cpu")
+      .def(
+          "__enter__",
+          [](Scope& scope) -> Scope& {
+            scope.open();
+            return scope;
+          },
+          py::return_value_policy::reference)
+      .def("__exit__", [](Scope& scope, const py::args&) { scope.close(); })
+      .def_property_readonly("live_at_start", &Scope::live_at_start, "Bytes.")
+      .def_property_readonly("peak", &Scope::peak, "The most bytes live at once.")
+      .def_property_readonly(
+          "peak_above_start",
+          [](const Scope& scope) { return scope.peak() - scope.live_at_start(); },
+          "peak - live_at_start: the bytes that the measured work needed on top of those live before.");
+
+  py::class_<HeldPin>(
+      module, "Pin",
+      "Keeps the bytes of a tensor's storage in place until it is released or dropped.\n\n"
+      "Pointers into them then stay good for reading. It restores dropped bytes first, has no effect\n"
+      "outside of steps, and may outlive the step. Also a context manager.")
+      .def(py::init<const at::Tensor&>(), py::arg("tensor"))
+      .def("release", &HeldPin::release,
+           "Lets the budget drop the bytes again. A second call does nothing.")
+      .def(
+          "__enter__", [](HeldPin& pin) -> HeldPin& { return pin; },
+          py::return_value_policy::reference)
+      .def("__exit__", [](HeldPin& pin, const py::args&) { pin.release(); });
+}
+
+}  // namespace reprise::python

@@ -1,0 +1,46 @@
+"""What the tests of the Python package share: a small network, its plain step, and peaks."""
+
+import os
+
+import pytest
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import torch  # noqa: E402
+
+import reprise  # noqa: E402
+
+torch.set_num_threads(1)
+
+
+class Network:
+    """Twelve layers with dropout, and the plain step that budgets are compared with."""
+
+    def __init__(self, layers=12, width=256, rows=512):
+        torch.manual_seed(3)
+        self.model = torch.nn.Sequential(*[
+            torch.nn.Sequential(torch.nn.Linear(width, width), torch.nn.GELU(), torch.nn.Dropout(0.1)) for _ in range(layers)])
+        self.x = torch.randn(rows, width)
+        self.gradients()  # the first call makes what stays
+        with reprise.PeakScope() as scope:
+            self.loss, self.expected = self.gradients()
+        self.live, self.activations = scope.live_at_start, scope.peak_above_start
+
+    def gradients(self):
+        torch.manual_seed(1)
+        loss = self.model(self.x).square().sum()
+        found = torch.autograd.grad(loss, list(self.model.parameters()))
+        return loss.item(), found
+
+    def limit(self, share):
+        """Bytes of a budget that leaves that share of the activations."""
+        return reprise.live_bytes() + int(self.activations * share)
+
+    def is_same(self, found):
+        loss, gradients = found
+        return loss == self.loss and all(map(torch.equal, gradients, self.expected))
+
+
+@pytest.fixture(scope="module")
+def network():
+    return Network()
