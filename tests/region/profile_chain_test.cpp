@@ -138,7 +138,7 @@ TEST(ProfileChain, MeasuresBytesAndJoinsWhatSharesMemory) {
   EXPECT_EQ(chain.stages[0].parameter_gradients, Bytes(256 * 65 * 4));
   EXPECT_EQ(chain.stages[1].layers, 1);
   EXPECT_EQ(chain.stages[1].output, Bytes(512 * 64 * 4));
-  EXPECT_LT(chain.stages[1].saved, Bytes(64))
+  EXPECT_LT(chain.stages[1].saved, Bytes(128))
       << "its input is the output of the stage before; allocations are rounded up";
   EXPECT_TRUE(chain.stages[0].saves_output) << "for the activation's backward";
   EXPECT_FALSE(chain.stages[1].saves_output);
