@@ -181,6 +181,14 @@ void PythonCall::drop_result() { result_ = {}; }
 
 void PythonCall::leave() const { throw StopFunction(); }
 
+void PythonCall::warn(const std::string&) const {
+  const py::gil_scoped_acquire locked;
+  if (PyErr_WarnEx(PyExc_UserWarning,
+                   "None of the inputs have requires_grad=True. Gradients will be None", 1) != 0) {
+    throw_python_error();
+  }
+}
+
 void PythonCall::report(const detail::Mismatch& mismatch) const {
   const py::gil_scoped_acquire locked;
   py::list differences;

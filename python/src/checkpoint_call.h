@@ -15,6 +15,7 @@
 #include <reprise/checkpoint.h>
 
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "bindings.h"
@@ -27,6 +28,8 @@ struct CheckpointParts {
   PyObject* stop = nullptr;
   // Called with what a recomputation got wrong; raises.
   PyObject* refuse = nullptr;
+  // The classes of fake and functional tensors: a tuple.
+  PyObject* traced = nullptr;
   // What region() returns where it has done nothing.
   PyObject* special = nullptr;
 };
@@ -77,6 +80,7 @@ class PythonCall final : public detail::RegionCall {
   void drop_result() override;
   [[noreturn]] void leave() const override;
   void report(const detail::Mismatch& mismatch) const override;
+  void warn(const std::string& text) const override;
   std::shared_ptr<void> unlock() const override;
 
   // Once, after run_first(). A new reference.

@@ -9,7 +9,6 @@
 #include "libtorch/autograd/engine.h"
 #include "libtorch/meta/on_meta.h"
 #include "libtorch/operators/operator_effects.h"
-#include "libtorch/operators/operator_trace.h"
 #include "region/exec_group.h"
 #include "region/texts.h"
 
@@ -62,29 +61,39 @@ Frame::Frame(const CheckpointOptions& options, std::shared_ptr<detail::RegionCal
   }
 }
 
-void Frame::run_forward(const CheckpointOptions& options) {
-  if (options.context) contexts_ = std::make_unique<RegionContexts>(options.context());
-  {
-    auto state = libtorch::copy_of_current_state();
-    auto self = shared_from_this();
-    state->set_region_hooks(self);
-    state->checkpointing = true;
-    const ReplayState::Recording recording({std::move(self), &replay_}, *state);
-    libtorch::ThreadStateScope in_force(std::move(state));
-    const ContextScope context =
-        contexts_ != nullptr && contexts_->forward ? contexts_->forward() : nullptr;
-    forward_scope_ = context.get();
-    std::optional<libtorch::OperatorTrace> trace;
-    if (debug_) trace.emplace();
-    std::optional<libtorch::CurrentOperatorScope> names;
-    if (determinism_check_ == DeterminismCheck::kValues) names.emplace();
-    call_->run_first();
-    if (early_stop_ == EarlyStop::kWhenCheaper) tail_ = ticks() - last_save_;
-    if (trace) forward_operators_ = trace->lines();
+Frame::Forward::Forward(Frame& frame, const CheckpointOptions& options) : frame_(frame) {
+  if (options.context) frame.contexts_ = std::make_unique<RegionContexts>(options.context());
+  auto state = libtorch::copy_of_current_state();
+  auto self = frame.shared_from_this();
+  state->set_region_hooks(self);
+  state->checkpointing = true;
+  recording_.emplace(std::shared_ptr<ReplayState>(std::move(self), &frame.replay_), *state);
+  in_force_.emplace(std::move(state));
+  if (frame.contexts_ != nullptr && frame.contexts_->forward) {
+    context_ = frame.contexts_->forward();
   }
-  replay_.end_forward();
-  arguments_.end_forward();
-  forward_completed_.store(true, std::memory_order_release);
+  frame.forward_scope_ = context_.get();
+  if (frame.debug_) trace_.emplace();
+  if (frame.determinism_check_ == DeterminismCheck::kValues) names_.emplace();
+}
+
+void Frame::Forward::end() {
+  if (frame_.early_stop_ == EarlyStop::kWhenCheaper) frame_.tail_ = ticks() - frame_.last_save_;
+  if (trace_) frame_.forward_operators_ = trace_->lines();
+  names_.reset();
+  trace_.reset();
+  context_.reset();
+  in_force_.reset();
+  recording_.reset();
+  frame_.replay_.end_forward();
+  frame_.arguments_.end_forward();
+  frame_.forward_completed_.store(true, std::memory_order_release);
+}
+
+void Frame::run_forward(const CheckpointOptions& options) {
+  Forward forward(*this, options);
+  call_->run_first();
+  forward.end();
 }
 
 std::unique_ptr<libtorch::SavedVariableHooks> Frame::make_hooks() {

@@ -258,7 +258,7 @@ void run_reentrant(const CheckpointOptions& options,
   });
   if (std::none_of(inputs.begin(), inputs.end(),
                    [](const at::Tensor& input) { return input.requires_grad(); })) {
-    TORCH_WARN(name_of_region(options.name),
+    call->warn(name_of_region(options.name) +
                " with reentrant=true: none of the inputs has requires_grad=true. Gradients will be "
                "undefined (reentrant=false has no such need)");
   }

@@ -49,13 +49,19 @@ void pass_zeros(std::uint64_t since, at::TensorList arguments, region::Frame& fr
   frame.pass_zeros(std::move(passed));
 }
 
+std::shared_ptr<region::Frame> make_frame(const CheckpointOptions& options,
+                                          const std::shared_ptr<RegionCall>& call,
+                                          Tensors& tensors) {
+  libtorch::ensure_engine_front();
+  call->visit_arguments([&](at::Tensor& tensor) { tensors.push_back(tensor); });
+  return std::allocate_shared<region::Frame>(RecyclingAllocator<region::Frame>(), options, call,
+                                             tensors);
+}
+
 std::shared_ptr<region::Frame> run_in_frame(const CheckpointOptions& options,
                                             const std::shared_ptr<RegionCall>& call) {
-  libtorch::ensure_engine_front();
   Tensors tensors;
-  call->visit_arguments([&](at::Tensor& tensor) { tensors.push_back(tensor); });
-  const auto frame = std::allocate_shared<region::Frame>(RecyclingAllocator<region::Frame>(),
-                                                         options, call, tensors);
+  const auto frame = make_frame(options, call, tensors);
   const std::uint64_t since = libtorch::place_in_graph();
   // What the function drops is to be freed while it runs.
   if (!options.skip_zero_gradients) tensors.clear();
@@ -117,6 +123,8 @@ void RegionCall::refuse(const Mismatch& mismatch) const {
   throw DeterminismError(mismatch.text);
 }
 
+void RegionCall::warn(const std::string& text) const { TORCH_WARN(text); }
+
 void run_region(const CheckpointOptions& options, const std::shared_ptr<RegionCall>& call) {
   run_released(*call, [&] {
     if (options.reentrant) {
@@ -125,6 +133,26 @@ void run_region(const CheckpointOptions& options, const std::shared_ptr<RegionCa
       run_in_frame(options, call);
     }
   });
+}
+
+struct OpenRegion::Impl {
+  std::shared_ptr<region::Frame> frame;
+  std::optional<region::Frame::Forward> forward;
+};
+
+OpenRegion::OpenRegion(const CheckpointOptions& options, const std::shared_ptr<RegionCall>& call)
+    : impl_(new Impl) {
+  const ArgumentRelease release(*call);
+  Tensors tensors;
+  impl_->frame = make_frame(options, call, tensors);
+  impl_->forward.emplace(*impl_->frame, options);
+}
+
+OpenRegion::~OpenRegion() = default;
+
+void OpenRegion::end() {
+  impl_->forward->end();
+  impl_->forward.reset();
 }
 
 }  // namespace detail

@@ -71,7 +71,7 @@ struct Mismatch {
 };
 
 // A call that a region can run: the first time on the arguments as given, later on recomputed
-// tensors. The last three members are for functions of another language.
+// tensors. The members from leave() on are for functions of another language.
 class RegionCall {
  public:
   RegionCall() = default;
@@ -94,6 +94,8 @@ class RegionCall {
   // May throw what takes the place of the DeterminismError that follows.
   virtual void report(const Mismatch&) const {}
   [[noreturn]] void refuse(const Mismatch& mismatch) const;
+  // A reentrant region has no input that requires grad.
+  virtual void warn(const std::string& text) const;
   // The caller may wait for another thread that runs the function: unlocks what the function needs
   // (an interpreter's lock) until the returned object is destroyed. Null if nothing is locked.
   virtual std::shared_ptr<void> unlock() const { return nullptr; }
@@ -102,6 +104,20 @@ class RegionCall {
 // Runs `call` once, as a region: afterwards its result can be taken, and its arguments hold no
 // tensors.
 void run_region(const CheckpointOptions& options, const std::shared_ptr<RegionCall>& call);
+// A region, not reentrant, whose function the caller runs between the constructor and end(): the
+// call's run_first() is never called. Without end() the region is given up.
+class OpenRegion {
+ public:
+  OpenRegion(const CheckpointOptions& options, const std::shared_ptr<RegionCall>& call);
+  ~OpenRegion();
+  OpenRegion(const OpenRegion&) = delete;
+  OpenRegion& operator=(const OpenRegion&) = delete;
+  void end();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
 // Throws UsageError for options that exclude each other.
 void check_options(const CheckpointOptions& options);
 const CheckpointOptions& default_options();
