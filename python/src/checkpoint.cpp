@@ -16,6 +16,7 @@
 #include "bindings.h"
 #include "checkpoint_call.h"
 #include "checkpoint_policy.h"
+#include "region/open_region.h"
 
 namespace reprise::python {
 namespace {
@@ -120,7 +121,6 @@ PyObject* unless_none(PyObject* object) { return object == Py_None ? nullptr : o
 // A list or a function of Python that says what a region keeps.
 struct Selective {
   OperatorPolicy policy;
-  bool allow_cache_entry_mutation;
 };
 
 // The options for these flags, with the policy if there is one.
@@ -131,8 +131,7 @@ class Options {
     const auto& with = py::cast<const Selective&>(py::handle(selective));
     own_ = *options_;
     own_->context = reprise::selective(
-        with.policy, {.allow_cache_entry_mutation = with.allow_cache_entry_mutation,
-                      .respect_saved_tensors_hooks = (flags & kRespectHooks) != 0});
+        with.policy, {.respect_saved_tensors_hooks = (flags & kRespectHooks) != 0});
   }
   const CheckpointOptions& get() const { return own_ ? *own_ : *options_; }
 
@@ -186,7 +185,7 @@ class Open {
   void close() { open_.reset(); }
 
  private:
-  std::optional<detail::OpenRegion> open_;
+  std::optional<region::OpenRegion> open_;
 };
 
 // The group of a GraphExecGroup object of Python, and its scope while it is entered.
@@ -210,6 +209,7 @@ void bind_checkpoint(py::module_& module) {
     parts.stop = stop.inc_ref().ptr();
     parts.refuse = refuse.inc_ref().ptr();
     parts.traced = traced.inc_ref().ptr();
+    set_foreign();
   });
   checkpoint_parts().special = PyObject_CallNoArgs(reinterpret_cast<PyObject*>(&PyBaseObject_Type));
   module.attr("special") = py::handle(checkpoint_parts().special);
@@ -220,11 +220,11 @@ void bind_checkpoint(py::module_& module) {
              [] { return !at::SavedTensorDefaultHooks::get_tls_state().stack.empty(); });
   py::class_<Selective>(module, "Selective")
       .def_static("of_list", [](const py::list& overloads, bool allow) {
-        return Selective{policy_of_list(overloads), allow};
+        return Selective{policy_of_list(overloads, !allow)};
       })
       .def_static("of_function", [](const py::object& function, bool allow, const py::object& context,
                                     const py::object& policies) {
-        return Selective{policy_of_function(function, context, policies), allow};
+        return Selective{policy_of_function(function, !allow, context, policies)};
       });
   py::class_<Open>(module, "OpenRegion")
       .def(py::init<const py::object&, const py::object&, const py::tuple&, const py::object&, long,

@@ -10,6 +10,8 @@
 #include <string>
 #include <utility>
 
+#include "region/foreign.h"
+
 namespace reprise::python {
 namespace {
 
@@ -26,14 +28,8 @@ struct StopFunction final : torch::PyTorchError {
 // The interpreter is shutting down: its objects go with it, and its lock is not given any more.
 bool is_over() { return Py_IsInitialized() == 0; }
 
-[[noreturn]] void throw_python_error() {
-  python_error error;
-  error.persist();
-  throw error;
-}
-
-const char* name_of(detail::Mismatch::Kind kind) {
-  using Kind = detail::Mismatch::Kind;
+const char* name_of(region::Mismatch::Kind kind) {
+  using Kind = region::Mismatch::Kind;
   switch (kind) {
     case Kind::kFewerSaved:
       return "fewer saved";
@@ -67,6 +63,12 @@ Owned call(PyObject* function, PyObject* arguments, PyObject* keywords) {
 }
 
 }  // namespace
+
+void throw_python_error() {
+  python_error error;
+  error.persist();
+  throw error;
+}
 
 CheckpointParts& checkpoint_parts() {
   static CheckpointParts parts;
@@ -179,9 +181,16 @@ void PythonCall::visit_result(const std::function<void(at::Tensor&)>& f) {
 
 void PythonCall::drop_result() { result_ = {}; }
 
-void PythonCall::leave() const { throw StopFunction(); }
+namespace {
 
-void PythonCall::warn(const std::string&) const {
+void leave() { throw StopFunction(); }
+
+std::shared_ptr<void> unlock() {
+  if (is_over() || PyGILState_Check() == 0) return nullptr;
+  return std::make_shared<py::gil_scoped_release>();
+}
+
+void warn_of_no_gradient() {
   const py::gil_scoped_acquire locked;
   if (PyErr_WarnEx(PyExc_UserWarning,
                    "None of the inputs have requires_grad=True. Gradients will be None", 1) != 0) {
@@ -189,32 +198,34 @@ void PythonCall::warn(const std::string&) const {
   }
 }
 
-void PythonCall::report(const detail::Mismatch& mismatch) const {
+py::dict described(c10::IntArrayRef sizes, at::ScalarType dtype, c10::Device device) {
+  py::dict metadata;
+  metadata["shape"] = py::module_::import("torch").attr("Size")(sizes.vec());
+  metadata["dtype"] = py::reinterpret_borrow<py::object>(
+      reinterpret_cast<PyObject*>(torch::getTHPDtype(dtype)));
+  metadata["device"] = py::reinterpret_steal<py::object>(THPDevice_New(device));
+  return metadata;
+}
+
+// Raises as the Python part does.
+void report(const detail::RegionCall& region, const region::Mismatch& mismatch) {
   const py::gil_scoped_acquire locked;
   py::list differences;
   for (const auto& each : mismatch.differences) {
-    const auto described = [](c10::IntArrayRef sizes, at::ScalarType dtype, c10::Device device) {
-      py::dict metadata;
-      metadata["shape"] = py::module_::import("torch").attr("Size")(sizes.vec());
-      metadata["dtype"] = py::reinterpret_borrow<py::object>(
-          reinterpret_cast<PyObject*>(torch::getTHPDtype(dtype)));
-      metadata["device"] = py::reinterpret_steal<py::object>(THPDevice_New(device));
-      return metadata;
-    };
-    differences.append(
-        py::make_tuple(each.index, described(each.sizes_before, each.dtype_before, each.device_before),
-                       described(each.sizes_now, each.dtype_now, each.device_now)));
+    differences.append(py::make_tuple(
+        each.index, described(each.sizes_before, each.dtype_before, each.device_before),
+        described(each.sizes_now, each.dtype_now, each.device_now)));
   }
-  const py::tuple arguments =
-      py::make_tuple(name_of(mismatch.kind), mismatch.text, mismatch.saved_before,
-                     mismatch.saved_now, differences,
-                     explain_ ? py::reinterpret_borrow<py::object>(explain_.get()) : py::none());
+  const auto* const python = dynamic_cast<const PythonCall*>(&region);
+  PyObject* const explain = python == nullptr ? nullptr : python->explain();
+  const py::tuple arguments = py::make_tuple(
+      name_of(mismatch.kind), mismatch.text, mismatch.saved_before, mismatch.saved_now, differences,
+      explain == nullptr ? py::none() : py::reinterpret_borrow<py::object>(explain));
   call(checkpoint_parts().refuse, arguments.ptr(), nullptr);
 }
 
-std::shared_ptr<void> PythonCall::unlock() const {
-  if (is_over() || PyGILState_Check() == 0) return nullptr;
-  return std::make_shared<py::gil_scoped_release>();
-}
+}  // namespace
+
+void set_foreign() { region::foreign() = {&leave, &unlock, &report, &warn_of_no_gradient}; }
 
 }  // namespace reprise::python

@@ -6,8 +6,8 @@
 //
 // The interpreter's lock (GIL): the constructor and run_first() are called by a thread that holds it.
 // Everything else may be called by a thread of autograd that does not, and takes it for as long as
-// it touches Python objects. unlock() gives it back for as long as one thread waits for another one's
-// recomputation, which needs it.
+// it touches Python objects. Where a thread may wait for another one's recomputation, which needs the
+// lock, it gives the lock back meanwhile (set_foreign()).
 #pragma once
 
 #include <torch/csrc/utils/pybind.h>
@@ -61,6 +61,13 @@ class Owned {
   PyObject* object_ = nullptr;
 };
 
+// The call of a Python function, with what torch.utils.checkpoint does around it: for all regions of
+// the process.
+void set_foreign();
+
+// Throws Python's exception that is set, in a form that keeps it through autograd's engine.
+[[noreturn]] void throw_python_error();
+
 class PythonCall final : public detail::RegionCall {
  public:
   struct Functions {
@@ -78,10 +85,8 @@ class PythonCall final : public detail::RegionCall {
   void visit_arguments(const std::function<void(at::Tensor&)>& f) override;
   void visit_result(const std::function<void(at::Tensor&)>& f) override;
   void drop_result() override;
-  [[noreturn]] void leave() const override;
-  void report(const detail::Mismatch& mismatch) const override;
-  void warn(const std::string& text) const override;
-  std::shared_ptr<void> unlock() const override;
+  // Called with a CheckpointError that is about to be raised; null if there is none.
+  PyObject* explain() const { return explain_.get(); }
 
   // Once, after run_first(). A new reference.
   PyObject* take_result() { return result_.release(); }

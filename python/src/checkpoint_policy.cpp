@@ -54,10 +54,7 @@ const KnownOperator& known(const c10::FunctionSchema& schema) {
       .first->second;
 }
 
-// A kept result cannot take the place of a write: such a call is made again, as an answer that only
-// prefers to keep allows.
-CheckpointPolicy unless_it_writes(CheckpointPolicy policy, bool writes) {
-  if (!writes) return policy;
+CheckpointPolicy preferred(CheckpointPolicy policy) {
   if (policy == CheckpointPolicy::kMustSave) return CheckpointPolicy::kPreferSave;
   if (policy == CheckpointPolicy::kMustCpuOffload) return CheckpointPolicy::kPreferCpuOffload;
   return policy;
@@ -84,11 +81,9 @@ struct ListRule final : detail::PolicyRule {
   }
   std::optional<Verdict> by_operator(const c10::FunctionSchema& schema) const override {
     const auto found = operators.find(&schema);
-    if (found == operators.end()) return Verdict{CheckpointPolicy::kPreferRecompute};
-    return Verdict{unless_it_writes(CheckpointPolicy::kMustSave, found->second)};
+    return Verdict{found == operators.end() ? CheckpointPolicy::kPreferRecompute : found->second};
   }
-  // With whether it may write to its arguments.
-  std::unordered_map<const c10::FunctionSchema*, bool> operators;
+  std::unordered_map<const c10::FunctionSchema*, CheckpointPolicy> operators;
 };
 
 // An argument as torch's dispatch modes see it: dtypes and the like are no numbers.
@@ -121,8 +116,11 @@ bool is_default(const c10::IValue& value, const c10::Argument& argument) {
 // What stands behind both kinds of Python policies that are functions.
 class FunctionRule final : public detail::PolicyRule {
  public:
-  FunctionRule(const py::object& function, const py::object& context, const py::object& policies)
-      : function_(Owned::borrowed(function.ptr())), context_(Owned::borrowed(context.ptr())) {
+  FunctionRule(const py::object& function, bool must, const py::object& context,
+               const py::object& policies)
+      : function_(Owned::borrowed(function.ptr())),
+        context_(Owned::borrowed(context.ptr())),
+        must_(must) {
     for (const char* name : {"MUST_SAVE", "PREFER_SAVE", "MUST_RECOMPUTE", "PREFER_RECOMPUTE",
                              "MUST_CPU_OFFLOAD", "PREFER_CPU_OFFLOAD"}) {
       answers_.emplace_back(py::getattr(policies, name, py::none()).release().ptr());
@@ -133,10 +131,12 @@ class FunctionRule final : public detail::PolicyRule {
     const py::gil_scoped_acquire locked;
     const KnownOperator& op = known(context.schema());
     const auto& writes = op.facts->writes;
-    const bool may_write =
+    // A kept result cannot take the place of a write: such a call is made again.
+    const bool writes_now =
         std::any_of(writes.begin(), writes.end(),
                     [&](const auto& write) { return write.happens(context.arguments()); });
-    return {where_it_is(unless_it_writes(ask(context, op), may_write), context.results())};
+    const CheckpointPolicy answer = ask(context, op);
+    return {where_it_is(must_ && !writes_now ? answer : preferred(answer), context.results())};
   }
 
  private:
@@ -146,9 +146,7 @@ class FunctionRule final : public detail::PolicyRule {
     } catch (py::error_already_set& error) {
       // On its way through the engine only this kind keeps its Python exception.
       error.restore();
-      python_error kept;
-      kept.persist();
-      throw kept;
+      throw_python_error();
     }
   }
 
@@ -199,6 +197,7 @@ class FunctionRule final : public detail::PolicyRule {
   }
 
   Owned function_, context_;
+  bool must_;
   // In the order of CheckpointPolicy.
   std::vector<Owned> answers_;
 };
@@ -209,21 +208,23 @@ OperatorPolicy as_policy(std::shared_ptr<const detail::PolicyRule> rule) {
 
 }  // namespace
 
-OperatorPolicy policy_of_list(const py::list& overloads) {
+OperatorPolicy policy_of_list(const py::list& overloads, bool must) {
   auto rule = std::make_shared<ListRule>();
   for (const py::handle overload : overloads) {
     const py::object schema = overload.attr("_schema");
     const auto name = schema.attr("name").cast<std::string>();
     const auto overload_name = schema.attr("overload_name").cast<std::string>();
     const auto handle = c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), overload_name.c_str());
-    rule->operators.emplace(&handle.schema(), !libtorch::facts_of(handle).writes.empty());
+    const bool writes = !libtorch::facts_of(handle).writes.empty();
+    rule->operators.emplace(&handle.schema(), must && !writes
+                            ? CheckpointPolicy::kMustSave : CheckpointPolicy::kPreferSave);
   }
   return as_policy(std::move(rule));
 }
 
-OperatorPolicy policy_of_function(const py::object& function, const py::object& context,
+OperatorPolicy policy_of_function(const py::object& function, bool must, const py::object& context,
                                   const py::object& policies) {
-  return as_policy(std::make_shared<FunctionRule>(function, context, policies));
+  return as_policy(std::make_shared<FunctionRule>(function, must, context, policies));
 }
 
 }  // namespace reprise::python

@@ -2,6 +2,7 @@
 
 #include <reprise/error.h>
 
+#include "region/foreign.h"
 #include "region/texts.h"
 
 namespace reprise::region {
@@ -33,11 +34,11 @@ at::Tensor Arguments::unpack(std::size_t index, const detail::RegionCall& call,
   const Entry& entry = entries_[index];
   if (allow_changes_) return entry.saved.unpack_changed();
   const auto fail = [&](const std::string& what) {
-    call.refuse({.kind = detail::Mismatch::Kind::kChangedArgument,
-                 .text = changed_argument(name, index, entry.metadata, what) +
-                         ", use the out-of-place operator, or set "
-                         "CheckpointOptions::allow_changed_arguments if the function only "
-                         "writes to it."});
+    refuse(call, {.kind = Mismatch::Kind::kChangedArgument,
+                  .text = changed_argument(name, index, entry.metadata, what) +
+                          ", use the out-of-place operator, or set "
+                          "CheckpointOptions::allow_changed_arguments if the function only "
+                          "writes to it."});
   };
   const auto fail_changed = [&](std::int64_t changes) {
     fail(std::to_string(changes) + (changes == 1 ? " time" : " times") +

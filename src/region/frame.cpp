@@ -10,12 +10,10 @@
 #include "libtorch/meta/on_meta.h"
 #include "libtorch/operators/operator_effects.h"
 #include "region/exec_group.h"
+#include "region/foreign.h"
 #include "region/texts.h"
 
 namespace reprise::region {
-
-using detail::Mismatch;
-
 namespace {
 
 // Roughly what an exception costs that leaves the function through LibTorch's dispatcher. It
@@ -156,7 +154,8 @@ at::Tensor Frame::fetch(const Placeholder& placeholder) {
     return tensor;
   }
   const std::uint64_t key = key_of_caller();
-  const std::shared_ptr<void> unlocked = call_->unlock();
+  const std::shared_ptr<void> unlocked =
+      foreign().unlock != nullptr ? foreign().unlock() : nullptr;
   const auto run = recomputation(key);
   std::lock_guard<std::mutex> lock(run->run_mutex);
   try {
@@ -172,7 +171,8 @@ at::Tensor Frame::fetch(const Placeholder& placeholder) {
     throw;
   }
   const bool grouped = libtorch::current_state() != nullptr && libtorch::current_state()->group;
-  call_->refuse(
+  refuse(
+      *call_,
       {.kind = grouped ? Mismatch::Kind::kReadTwiceInGroup : Mismatch::Kind::kReadTwice,
        .text =
            name_of_region(name_) + ": saved tensor " + std::to_string(placeholder.index()) +
@@ -266,7 +266,7 @@ void Frame::recompute(Recomputation& run) {
       std::lock_guard<std::mutex> lock(mutex_);
       std::size_t last = placeholders_.size();
       while (placeholders_[last - 1] == nullptr) --last;
-      run.start(*call_, placeholders_.size(), last - 1, at_last_slot(last - 1), checks_values());
+      run.start(placeholders_.size(), last - 1, at_last_slot(last - 1), checks_values());
       for (std::size_t i = 0; i < last; ++i) {
         if (placeholders_[i] != nullptr) run.want(i);
       }
@@ -326,7 +326,7 @@ void Frame::check(const Recomputation& run, const std::vector<std::string>& oper
     mismatch.text = name_of_region(name_) + ": " + what +
                     (explained.empty() ? "" : "\nThe first difference: " + explained + ".") +
                     (debug_ ? traces(forward_operators_, operators) : kDebugHint);
-    call_->refuse(mismatch);
+    refuse(*call_, mismatch);
   };
   std::string differing;
   std::string other_values;

@@ -23,8 +23,7 @@ Metadata Metadata::of(const at::Tensor& tensor) {
   return metadata;
 }
 
-detail::Mismatch::Difference Metadata::difference(std::size_t index,
-                                                  const at::Tensor& tensor) const {
+Mismatch::Difference Metadata::difference(std::size_t index, const at::Tensor& tensor) const {
   const c10::IntArrayRef now = tensor.is_nested() ? c10::IntArrayRef() : tensor.sizes();
   return {index, sizes, now, dtype, tensor.scalar_type(), device, tensor.device()};
 }

@@ -5,6 +5,7 @@
 #include "core/recycling_allocator.h"
 #include "libtorch/autograd/engine.h"
 #include "libtorch/operators/operator_effects.h"
+#include "region/foreign.h"
 
 namespace reprise::region {
 
@@ -34,9 +35,8 @@ class Recomputation::Collector final : public libtorch::SavedVariableHooks,
   libtorch::SavedVersion version_;
 };
 
-void Recomputation::start(const detail::RegionCall& call, std::size_t count,
-                          std::size_t last_wanted, AtLastSlot at_last, bool hash) {
-  call_ = &call;
+void Recomputation::start(std::size_t count, std::size_t last_wanted, AtLastSlot at_last,
+                          bool hash) {
   slots_.resize(count);
   last_wanted_ = last_wanted;
   left_to_take_ = 0;
@@ -96,7 +96,8 @@ void Recomputation::collect(const at::Tensor& tensor) {
   if (at_last_ == AtLastSlot::kLeave && libtorch::current_backward_id() == backward_ &&
       !libtorch::is_writing()) {
     left_ = true;
-    call_->leave();
+    if (foreign().leave != nullptr) foreign().leave();
+    throw StopRecomputation();
   }
 }
 

@@ -44,9 +44,8 @@ class Recomputation final : public libtorch::HookProvider,
                             public std::enable_shared_from_this<Recomputation> {
  public:
   // Forward saved `count` tensors; nobody waits for any after `last_wanted`. `hash`: remember
-  // hashes of the tensors' values. Before the run of `call`, of which no earlier one may be in here.
-  void start(const detail::RegionCall& call, std::size_t count, std::size_t last_wanted,
-             AtLastSlot at_last, bool hash);
+  // hashes of the tensors' values. Before the run, of which no earlier one may be in here.
+  void start(std::size_t count, std::size_t last_wanted, AtLastSlot at_last, bool hash);
   // The function will be run on these, and changes none of them in place.
   void note_arguments(at::TensorList arguments);
   // To be called at every save of the run that is about to begin.
@@ -100,8 +99,6 @@ class Recomputation final : public libtorch::HookProvider,
   void collect(const at::Tensor& tensor);
 
   ReplayState::Undo undo_;
-  // While it runs.
-  const detail::RegionCall* call_ = nullptr;
   mutable std::mutex mutex_;
   c10::SmallVector<Slot, 2> slots_;
   std::size_t last_wanted_ = 0;

@@ -11,6 +11,7 @@
 
 #include "libtorch/autograd/engine.h"
 #include "libtorch/base/thread_state.h"
+#include "region/foreign.h"
 #include "region/metadata.h"
 #include "region/replay_state.h"
 #include "region/texts.h"
@@ -18,7 +19,6 @@
 namespace reprise::region {
 namespace {
 
-using detail::Mismatch;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
@@ -77,8 +77,8 @@ void Reentrant::note_arguments(at::TensorList inputs) {
 
 variable_list Reentrant::unpack_arguments(AutogradContext* context) const {
   const auto fail = [&](std::size_t i, const char* what) {
-    call->refuse({.kind = Mismatch::Kind::kChangedArgument,
-                  .text = changed_argument(name, position_of(i), arguments[i].metadata, what) +
+    refuse(*call, {.kind = Mismatch::Kind::kChangedArgument,
+                   .text = changed_argument(name, position_of(i), arguments[i].metadata, what) +
                           " or use the out-of-place operator."});
   };
   for (std::size_t i = 0; i < arguments.size(); ++i) {
@@ -189,14 +189,16 @@ variable_list ReentrantFunction::backward(AutogradContext* context,
   const auto region =
       c10::static_intrusive_pointer_cast<Reentrant>(context->saved_data["region"].toCapsule());
   if (!libtorch::backward_accumulates()) {
-    region->call->refuse(
+    refuse(
+        *region->call,
         {.kind = Mismatch::Kind::kNotAccumulating,
          .text = "checkpoint() with reentrant=true is incompatible with autograd::grad() and with "
                  "passing inputs to backward(): its backward accumulates into leaves. Set "
                  "reentrant=false, or call backward() without inputs."});
   }
   if (c10::GradMode::is_enabled()) {
-    region->call->refuse(
+    refuse(
+        *region->call,
         {.kind = Mismatch::Kind::kSecondDerivative,
          .text = "checkpoint() with reentrant=true cannot be differentiated twice: the backward "
                  "that it runs inside would not be part of the graph that create_graph=true asks "
@@ -226,7 +228,8 @@ variable_list ReentrantFunction::backward(AutogradContext* context,
   }
   outputs.clear();
   if (!any_requires_grad) {
-    region->call->refuse(
+    refuse(
+        *region->call,
         {.kind = Mismatch::Kind::kNoGradient,
          .text = name_of_region(region->name) +
                  ": none of the outputs requires grad when the function is run again, so this "
@@ -258,9 +261,13 @@ void run_reentrant(const CheckpointOptions& options,
   });
   if (std::none_of(inputs.begin(), inputs.end(),
                    [](const at::Tensor& input) { return input.requires_grad(); })) {
-    call->warn(name_of_region(options.name) +
-               " with reentrant=true: none of the inputs has requires_grad=true. Gradients will be "
-               "undefined (reentrant=false has no such need)");
+    if (foreign().warn_of_no_gradient != nullptr) {
+      foreign().warn_of_no_gradient();
+    } else {
+      TORCH_WARN(name_of_region(options.name),
+                 " with reentrant=true: none of the inputs has requires_grad=true. Gradients will "
+                 "be undefined (reentrant=false has no such need)");
+    }
   }
   region->call = call;
   region->name = options.name;

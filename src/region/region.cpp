@@ -10,6 +10,7 @@
 #include "libtorch/autograd/zero_gradients.h"
 #include "libtorch/base/thread_state.h"
 #include "region/frame.h"
+#include "region/open_region.h"
 #include "region/reentrant.h"
 
 namespace reprise {
@@ -116,15 +117,6 @@ void check_options(const CheckpointOptions& options) {
   }
 }
 
-void RegionCall::leave() const { throw region::StopRecomputation(); }
-
-void RegionCall::refuse(const Mismatch& mismatch) const {
-  report(mismatch);
-  throw DeterminismError(mismatch.text);
-}
-
-void RegionCall::warn(const std::string& text) const { TORCH_WARN(text); }
-
 void run_region(const CheckpointOptions& options, const std::shared_ptr<RegionCall>& call) {
   run_released(*call, [&] {
     if (options.reentrant) {
@@ -135,31 +127,32 @@ void run_region(const CheckpointOptions& options, const std::shared_ptr<RegionCa
   });
 }
 
-struct OpenRegion::Impl {
-  std::shared_ptr<region::Frame> frame;
-  std::optional<region::Frame::Forward> forward;
-};
-
-OpenRegion::OpenRegion(const CheckpointOptions& options, const std::shared_ptr<RegionCall>& call)
-    : impl_(new Impl) {
-  const ArgumentRelease release(*call);
-  Tensors tensors;
-  impl_->frame = make_frame(options, call, tensors);
-  impl_->forward.emplace(*impl_->frame, options);
-}
-
-OpenRegion::~OpenRegion() = default;
-
-void OpenRegion::end() {
-  impl_->forward->end();
-  impl_->forward.reset();
-}
-
 }  // namespace detail
 
 std::shared_ptr<region::Frame> region::run_in_frame(
     const CheckpointOptions& options, const std::shared_ptr<detail::RegionCall>& call) {
   return detail::run_released(*call, [&] { return detail::run_in_frame(options, call); });
+}
+
+struct region::OpenRegion::Impl {
+  std::shared_ptr<Frame> frame;
+  std::optional<Frame::Forward> forward;
+};
+
+region::OpenRegion::OpenRegion(const CheckpointOptions& options,
+                               const std::shared_ptr<detail::RegionCall>& call)
+    : impl_(new Impl) {
+  const detail::ArgumentRelease release(*call);
+  detail::Tensors tensors;
+  impl_->frame = detail::make_frame(options, call, tensors);
+  impl_->forward.emplace(*impl_->frame, options);
+}
+
+region::OpenRegion::~OpenRegion() = default;
+
+void region::OpenRegion::end() {
+  impl_->forward->end();
+  impl_->forward.reset();
 }
 
 struct EarlyStopScope::Impl {

@@ -40,43 +40,10 @@ struct GroupState;
 // Most regions have one or two tensor arguments.
 using Tensors = c10::SmallVector<at::Tensor, 4>;
 
-// Why a recomputation cannot stand for forward.
-struct Mismatch {
-  enum class Kind {
-    kFewerSaved,
-    kMoreSaved,
-    kOtherMetadata,
-    kOtherValues,
-    kReadTwice,
-    kReadTwiceInGroup,
-    // Of reentrant regions: autograd::grad() or `inputs`, create_graph, and no result with a history.
-    kNotAccumulating,
-    kSecondDerivative,
-    kNoGradient,
-    kChangedArgument,
-  };
-  struct Difference {
-    std::size_t index;
-    c10::IntArrayRef sizes_before, sizes_now;
-    at::ScalarType dtype_before, dtype_now;
-    c10::Device device_before, device_now;
-  };
-  Kind kind;
-  // What a DeterminismError says.
-  std::string text;
-  // How many tensors each run saved (kFewerSaved, kMoreSaved).
-  std::size_t saved_before = 0, saved_now = 0;
-  // kOtherMetadata. Valid during RegionCall::refuse().
-  std::vector<Difference> differences = {};
-};
-
 // A call that a region can run: the first time on the arguments as given, later on recomputed
-// tensors. The members from leave() on are for functions of another language.
+// tensors.
 class RegionCall {
  public:
-  RegionCall() = default;
-  RegionCall(const RegionCall&) = delete;
-  RegionCall& operator=(const RegionCall&) = delete;
   virtual ~RegionCall() = default;
   // Runs on the stored arguments and stores the result.
   virtual void run_first() = 0;
@@ -88,36 +55,11 @@ class RegionCall {
   virtual void visit_result(const std::function<void(at::Tensor&)>& f) = 0;
   // The result will not be taken: keeping it would tie the region to its own graph.
   virtual void drop_result() = 0;
-  // Throws what leaves the function at an early stop: a std::exception, from inside an operator. What
-  // run_again() then throws does not matter.
-  [[noreturn]] virtual void leave() const;
-  // May throw what takes the place of the DeterminismError that follows.
-  virtual void report(const Mismatch&) const {}
-  [[noreturn]] void refuse(const Mismatch& mismatch) const;
-  // A reentrant region has no input that requires grad.
-  virtual void warn(const std::string& text) const;
-  // The caller may wait for another thread that runs the function: unlocks what the function needs
-  // (an interpreter's lock) until the returned object is destroyed. Null if nothing is locked.
-  virtual std::shared_ptr<void> unlock() const { return nullptr; }
 };
 
 // Runs `call` once, as a region: afterwards its result can be taken, and its arguments hold no
 // tensors.
 void run_region(const CheckpointOptions& options, const std::shared_ptr<RegionCall>& call);
-// A region, not reentrant, whose function the caller runs between the constructor and end(): the
-// call's run_first() is never called. Without end() the region is given up.
-class OpenRegion {
- public:
-  OpenRegion(const CheckpointOptions& options, const std::shared_ptr<RegionCall>& call);
-  ~OpenRegion();
-  OpenRegion(const OpenRegion&) = delete;
-  OpenRegion& operator=(const OpenRegion&) = delete;
-  void end();
-
- private:
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
-};
 // Throws UsageError for options that exclude each other.
 void check_options(const CheckpointOptions& options);
 const CheckpointOptions& default_options();
