@@ -12,21 +12,12 @@ import torch.utils.checkpoint as _torch
 _NAME = "torch.utils.checkpoint"
 _NAMES = ("checkpoint", "checkpoint_sequential", "CheckpointFunction", "GraphExecGroup",
           "create_selective_checkpoint_contexts", "_checkpoint_without_reentrant_generator")
-
-
-def _replace(pairs: list[tuple[Any, Any]], skipped: set[str]) -> None:
-    """In every module that is loaded, names that refer to the first of a pair refer to the second afterwards."""
-    by_id = {id(old): new for old, new in pairs}
-    for name, module in list(sys.modules.items()):
-        if not isinstance(module, types.ModuleType) or name in skipped or name.split(".")[0] == "reprise":
-            continue
-        values = vars(module)
-        for key, value in list(values.items()):
-            if id(value) in by_id:
-                values[key] = by_id[id(value)]
+# Where install() found torch's objects: a module's name and a name in it.
+_found: set[tuple[str, str]] = set()
 
 
 def _pairs() -> list[tuple[Any, Any]]:
+    """torch's object and ours, for each that other modules may refer to."""
     from . import checkpoint as ours
 
     names = [name for name in _NAMES if hasattr(_torch, name)]
@@ -43,17 +34,35 @@ def install() -> None:
 
     if sys.modules.get(_NAME) is ours:
         return
-    _replace(_pairs(), {_NAME})
+    by_id = {id(theirs): mine for theirs, mine in _pairs()}
+    for module_name, module in list(sys.modules.items()):
+        if not isinstance(module, types.ModuleType) or module is _torch or module_name.split(".")[0] == "reprise":
+            continue
+        for name, value in list(vars(module).items()):
+            if id(value) in by_id:
+                setattr(module, name, by_id[id(value)])
+                _found.add((module_name, name))
     sys.modules[_NAME] = ours
     torch.utils.checkpoint = ours  # type: ignore[assignment]
 
 
 def uninstall() -> None:
-    """Takes install() back. Regions that were made meanwhile stay valid."""
+    """Takes install() back. Regions that were made meanwhile stay valid.
+
+    Modules outside of torch that were imported meanwhile keep reprise's functions, which they may have meant.
+    """
     from . import checkpoint as ours
 
     if sys.modules.get(_NAME) is not ours:
         return
+    by_id = {id(mine): theirs for theirs, mine in _pairs()}
+    for module_name, module in list(sys.modules.items()):
+        if not isinstance(module, types.ModuleType) or module is ours or module_name.split(".")[0] == "reprise":
+            continue
+        is_torchs = module_name.split(".")[0] == "torch"
+        for name, value in list(vars(module).items()):
+            if id(value) in by_id and (is_torchs or (module_name, name) in _found):
+                setattr(module, name, by_id[id(value)])
+    _found.clear()
     sys.modules[_NAME] = _torch
     torch.utils.checkpoint = _torch
-    _replace([(new, old) for old, new in _pairs()], {_NAME})

@@ -16,6 +16,7 @@ void bind_errors(py::module_& module);
 void bind_memory(py::module_& module);
 void bind_budget(py::module_& module);
 void bind_checkpoint(py::module_& module);
+void bind_checkpoint_sequential(py::module_& module);
 
 // An int is a number of bytes, a str is read as parse_bytes() does. Throws UsageError for another
 // type, with `name` for what the bytes are of.

@@ -15,21 +15,12 @@
 
 #include "bindings.h"
 #include "checkpoint_call.h"
+#include "checkpoint_options.h"
 #include "checkpoint_policy.h"
 #include "region/open_region.h"
 
 namespace reprise::python {
 namespace {
-
-// Bits of the flags that Python gives.
-enum Flag : long {
-  kReentrant = 1,
-  kPreserveRandom = 2,
-  kEarlyStop = 4,
-  kCheckNothing = 8,
-  kCheckValues = 16,
-  kRespectHooks = 32,
-};
 
 CheckpointOptions make_options(long flags) {
   CheckpointOptions options;
@@ -42,15 +33,6 @@ CheckpointOptions make_options(long flags) {
                               : (flags & kCheckValues) != 0 ? DeterminismCheck::kValues
                                                             : DeterminismCheck::kDefault;
   return options;
-}
-
-const CheckpointOptions& options_of(long flags) {
-  static const auto* const all = [] {
-    auto* options = new std::array<CheckpointOptions, 32>;
-    for (std::size_t i = 0; i < options->size(); ++i) (*options)[i] = make_options(i);
-    return options;
-  }();
-  return all->at(static_cast<std::size_t>(flags));
 }
 
 // A tensor of a subclass that sees operators itself, or one that a tracer wraps.
@@ -126,7 +108,7 @@ struct Selective {
 // The options for these flags, with the policy if there is one.
 class Options {
  public:
-  Options(long flags, PyObject* selective) : options_(&options_of(flags & (kRespectHooks - 1))) {
+  Options(long flags, PyObject* selective) : options_(&checkpoint_options(flags)) {
     if (selective == nullptr) return;
     const auto& with = py::cast<const Selective&>(py::handle(selective));
     own_ = *options_;
@@ -201,6 +183,15 @@ class Group {
 
 }  // namespace
 
+const CheckpointOptions& checkpoint_options(long flags) {
+  static const auto* const all = [] {
+    auto* options = new std::array<CheckpointOptions, 32>;
+    for (std::size_t i = 0; i < options->size(); ++i) (*options)[i] = make_options(i);
+    return options;
+  }();
+  return all->at(static_cast<std::size_t>(flags) % all->size());
+}
+
 void bind_checkpoint(py::module_& module) {
   if (PyModule_AddFunctions(module.ptr(), methods) != 0) throw py::error_already_set();
   module.def("set_checkpoint_parts", [](const py::object& stop, const py::object& refuse,
@@ -235,6 +226,7 @@ void bind_checkpoint(py::module_& module) {
       .def(py::init<>())
       .def("enter", &Group::enter)
       .def("exit", &Group::exit);
+  bind_checkpoint_sequential(module);
 }
 
 }  // namespace reprise::python

@@ -1,5 +1,6 @@
 #include "checkpoint_call.h"
 
+#include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <torch/csrc/Device.h>
 #include <torch/csrc/Dtype.h>
 #include <torch/csrc/DynamicTypes.h>
@@ -55,6 +56,32 @@ const char* name_of(region::Mismatch::Kind kind) {
   return "";
 }
 
+// Around a function that leave_afterwards() may end. An exception that came too late is taken back.
+class Leaving {
+ public:
+  Leaving() : outer_(std::exchange(innermost, this)) {}
+  ~Leaving() {
+    if (thread_ != 0) PyThreadState_SetAsyncExc(thread_, nullptr);
+    innermost = outer_;
+  }
+  Leaving(const Leaving&) = delete;
+  Leaving& operator=(const Leaving&) = delete;
+
+  // Has the interpreter raise in this thread.
+  bool raise() {
+    thread_ = PyThread_get_thread_ident();
+    return PyThreadState_SetAsyncExc(thread_, checkpoint_parts().stop) == 1;
+  }
+  bool raised() const { return thread_ != 0; }
+
+  static thread_local Leaving* innermost;
+
+ private:
+  Leaving* outer_;
+  unsigned long thread_ = 0;
+};
+thread_local Leaving* Leaving::innermost = nullptr;
+
 // Calls, and throws what it raises.
 Owned call(PyObject* function, PyObject* arguments, PyObject* keywords) {
   Owned result(PyObject_Call(function, arguments, keywords));
@@ -68,6 +95,18 @@ void throw_python_error() {
   python_error error;
   error.persist();
   throw error;
+}
+
+Owned call_in_region(PyObject* function, PyObject* arguments, PyObject* keywords) {
+  const Leaving leaving;
+  Owned result(PyObject_Call(function, arguments, keywords));
+  if (!result) {
+    if (PyErr_ExceptionMatches(checkpoint_parts().stop) == 0) throw_python_error();
+    PyErr_Clear();
+    throw FunctionLeft();
+  }
+  if (leaving.raised()) throw FunctionLeft();
+  return result;
 }
 
 CheckpointParts& checkpoint_parts() {
@@ -137,12 +176,7 @@ Owned PythonCall::arguments_for(detail::Tensors& tensors) const {
 void PythonCall::run_again(detail::Tensors& tensors, detail::Tensors* results) {
   const py::gil_scoped_acquire locked;
   const Owned arguments = arguments_for(tensors);
-  const Owned result(PyObject_Call(again_.get(), arguments.get(), keywords_.get()));
-  if (!result) {
-    if (PyErr_ExceptionMatches(checkpoint_parts().stop) == 0) throw_python_error();
-    PyErr_Clear();
-    throw FunctionLeft();
-  }
+  const Owned result = call_in_region(again_.get(), arguments.get(), keywords_.get());
   if (results == nullptr) return;
   if (THPVariable_Check(result.get())) {
     results->push_back(THPVariable_Unpack(result.get()));
@@ -185,6 +219,16 @@ namespace {
 
 void leave() { throw StopFunction(); }
 
+// By an exception that the interpreter raises at the function's next call or jump. Dispatch modes see
+// operators: for them the operator is left before it runs.
+bool leave_afterwards() {
+  if (Leaving::innermost == nullptr || c10::impl::TorchDispatchModeTLS::any_modes_set()) {
+    return false;
+  }
+  const py::gil_scoped_acquire locked;
+  return Leaving::innermost->raise();
+}
+
 std::shared_ptr<void> unlock() {
   if (is_over() || PyGILState_Check() == 0) return nullptr;
   return std::make_shared<py::gil_scoped_release>();
@@ -226,6 +270,6 @@ void report(const detail::RegionCall& region, const region::Mismatch& mismatch) 
 
 }  // namespace
 
-void set_foreign() { region::foreign() = {&leave, &unlock, &report, &warn_of_no_gradient}; }
+void set_foreign() { region::foreign() = {&leave, &leave_afterwards, &unlock, &report, &warn_of_no_gradient}; }
 
 }  // namespace reprise::python

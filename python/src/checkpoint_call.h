@@ -68,6 +68,10 @@ void set_foreign();
 // Throws Python's exception that is set, in a form that keeps it through autograd's engine.
 [[noreturn]] void throw_python_error();
 
+// Calls a function, or a part of one, that a region runs again. Throws what it raises, or something else
+// if the region leaves it early. Under the interpreter's lock.
+Owned call_in_region(PyObject* function, PyObject* arguments, PyObject* keywords);
+
 class PythonCall final : public detail::RegionCall {
  public:
   struct Functions {

@@ -46,6 +46,9 @@ struct Foreign {
   // Throws what leaves a function at an early stop, in place of StopRecomputation: a std::exception,
   // from inside an operator. What the function then throws does not matter.
   void (*leave)() = nullptr;
+  // Sees to it that the function is left when the running operator has returned: cheaper than an
+  // exception through it. False if it cannot.
+  bool (*leave_afterwards)() = nullptr;
   // The caller may wait for another thread that runs a function: unlocks what functions need (an
   // interpreter's lock) until the returned object is destroyed. Null if nothing is locked.
   std::shared_ptr<void> (*unlock)() = nullptr;

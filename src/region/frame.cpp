@@ -19,6 +19,8 @@ namespace {
 // Roughly what an exception costs that leaves the function through LibTorch's dispatcher. It
 // decides about speed only: a wrong guess runs a short tail again, or leaves it dearly.
 constexpr std::uint64_t kCostOfLeaving = 5 * kTicksPerMicrosecond;
+// The same where the exception also passes through a guest language, whose caches are cold by then.
+constexpr std::uint64_t kCostOfLeavingGuest = 25 * kTicksPerMicrosecond;
 
 // Identifies one backward call or one group of them. Groups count down from the top.
 constexpr std::uint64_t kNoKey = 0;
@@ -76,7 +78,7 @@ Frame::Forward::Forward(Frame& frame, const CheckpointOptions& options) : frame_
 }
 
 void Frame::Forward::end() {
-  if (frame_.early_stop_ == EarlyStop::kWhenCheaper) frame_.tail_ = ticks() - frame_.last_save_;
+  if (frame_.early_stop_ != EarlyStop::kNever) frame_.tail_ = ticks() - frame_.last_save_;
   if (trace_) frame_.forward_operators_ = trace_->lines();
   names_.reset();
   trace_.reset();
@@ -102,7 +104,7 @@ std::size_t Frame::add(Placeholder& placeholder) {
   std::size_t index = 0;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (early_stop_ == EarlyStop::kWhenCheaper) last_save_ = ticks();
+    if (early_stop_ != EarlyStop::kNever) last_save_ = ticks();
     index = placeholders_.size();
     placeholders_.push_back(&placeholder);
     replay_.note_saves(index + 1);
@@ -245,11 +247,15 @@ AtLastSlot Frame::at_last_slot(std::size_t last_wanted) const {
     case EarlyStop::kNever:
       return AtLastSlot::kGoOnCounting;
     case EarlyStop::kAlways:
-      return AtLastSlot::kLeave;
     case EarlyStop::kWhenCheaper:
       break;
   }
   const bool tail_known = forward_completed_ && last_wanted + 1 == placeholders_.size();
+  if (early_stop_ == EarlyStop::kAlways) {
+    const bool may_finish =
+        foreign().leave_afterwards != nullptr && tail_known && tail_ <= kCostOfLeavingGuest;
+    return may_finish ? AtLastSlot::kLeaveAfterOperator : AtLastSlot::kLeave;
+  }
   // An estimate's operators take no time worth the name, whatever they take on a device: what it
   // counts must not depend on that.
   const bool is_cheap = tail_known && tail_ <= kCostOfLeaving && !libtorch::is_on_meta();
