@@ -83,6 +83,9 @@ class Session;
 enum class OnExceeded {
   kThrow,  // BudgetError, from the operator that asked for the bytes
   kWarn,   // pass the limit, with one warning a step
+  // For the rest of the step, the limit is a quarter above what was needed. It is also raised where
+  // half of the step's time went to replays. StepReport::peak tells by how much.
+  kPass,
 };
 
 struct BudgetOptions {

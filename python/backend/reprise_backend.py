@@ -56,6 +56,8 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
         raise SystemExit(f"reprise: no torch to build against; install {_SUPPORTED}, or set REPRISE_TORCH_DIR")
     # A build folder remembers the torch of its last build; this one wins.
     settings = {**(config_settings or {}), "cmake.define.REPRISE_TORCH_DIR": str(torch)}
+    if os.environ.get("REPRISE_PREBUILT"):  # of scripts/wheel
+        settings |= {"cmake.define.REPRISE_PREBUILT": os.environ["REPRISE_PREBUILT"], "build-dir": "build/wheel/prebuilt"}
     os.environ.setdefault("CCACHE_BASEDIR", str(_ROOT))
     return _build.build_wheel(wheel_directory, settings, metadata_directory)
 

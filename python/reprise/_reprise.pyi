@@ -20,6 +20,9 @@ def live_bytes(device: str | torch.device = "cpu") -> int: ...
 def peak_bytes(device: str | torch.device = "cpu") -> int: ...
 def allocation_count(device: str | torch.device = "cpu") -> int: ...
 
+def parse_bytes(text: str) -> int: ...
+def format_bytes(count: int) -> str: ...
+
 class PeakScope:
     def __init__(self, device: str | torch.device = "cpu") -> None: ...
     def __enter__(self) -> PeakScope: ...
@@ -94,7 +97,7 @@ class MemoryBudget:
         limit: str | SupportsIndex,
         *,
         device: str | torch.device = "cpu",
-        on_exceeded: Literal["raise", "warn"] = "raise",
+        on_exceeded: Literal["raise", "warn", "pass"] = "raise",
         heuristic: str = "h_up",
         min_bytes: str | SupportsIndex = 16384,
         plan_repeated_steps: bool = True,
@@ -108,7 +111,7 @@ class MemoryBudget:
         fraction: float,
         *,
         device: str | torch.device = "cpu",
-        on_exceeded: Literal["raise", "warn"] = "raise",
+        on_exceeded: Literal["raise", "warn", "pass"] = "raise",
         heuristic: str = "h_up",
         min_bytes: str | SupportsIndex = 16384,
         plan_repeated_steps: bool = True,

@@ -82,7 +82,8 @@ class Step {
 OnExceeded on_exceeded_of(const std::string& text) {
   if (text == "raise") return OnExceeded::kThrow;
   if (text == "warn") return OnExceeded::kWarn;
-  throw UsageError("MemoryBudget: on_exceeded is '" + text + "'; it is 'raise' or 'warn'");
+  if (text == "pass") return OnExceeded::kPass;
+  throw UsageError("MemoryBudget: on_exceeded is '" + text + "'; it is 'raise', 'warn' or 'pass'");
 }
 
 BudgetOptions options_of(const py::kwargs& given) {
@@ -208,7 +209,8 @@ void bind_budget(py::module_& module) {
       "bitwise those of the plain step.\n\n"
       "limit: an int of bytes, or a str such as \"8GiB\" or \"400MB\".\n"
       "device: the CPU (default) or one accelerator.\n"
-      "on_exceeded: 'raise' (BudgetError, default) or 'warn' (pass the limit).\n"
+      "on_exceeded: 'raise' (BudgetError, default), or 'warn' and 'pass' (pass the limit, where\n"
+                                   "nothing more can be dropped).\n"
       "heuristic: which value is dropped first where no plan decides; 'h_up'.\n"
       "min_bytes: smaller values are not dropped; 16 KiB.\n"
       "plan_repeated_steps: plan steps that repeat, in the background; True.\n"

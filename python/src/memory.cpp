@@ -88,6 +88,14 @@ void bind_memory(py::module_& module) {
   bind("allocation_count", &allocation_count,
        "The number of allocations that the device's allocator has served.");
 
+  module.def(
+      "parse_bytes", [](const std::string& text) { return parse_bytes(text).count; },
+      py::arg("text"),
+      "The bytes that \"400MB\", \"1.5 GiB\" or \"4096\" name. Raises UsageError for any other text.");
+  module.def(
+      "format_bytes", [](std::int64_t count) { return to_string(Bytes(count)); }, py::arg("count"),
+      "\"512 B\", \"53.6 MB\", \"1.2 GB\": decimal units.");
+
   py::class_<Scope>(
       module, "PeakScope",
       "Measures the most bytes that are live at once, whichever thread allocates.\n\n"

@@ -117,9 +117,9 @@ std::int64_t Budget::taken() const {
 
 // Whether that suffices. Bytes on their way to the store are free when they have arrived.
 bool Budget::wait_for_store(std::int64_t wanted) {
-  if (!parking || taken() - parking->waiting() + wanted > limit.count) return false;
+  if (!parking || !fits(wanted - parking->waiting())) return false;
   parking->flush(waiting_step().transfer_time);
-  return taken() + wanted <= limit.count;
+  return fits(wanted);
 }
 
 // The step that this thread works for; of other threads' allocations the one that began last.
@@ -142,8 +142,27 @@ Refusal Budget::refusal(std::int64_t wanted) {
   return refusal;
 }
 
+// Just above the fewest bytes that suffice, the same values are dropped and restored time and again.
+bool Budget::replays_too_long() const {
+  constexpr double kMostOfStep = 0.5;
+  constexpr Seconds kNotWorthACheck(0.5);
+  return std::ranges::any_of(tapes, [&](const Tape* tape) {
+    const Seconds replays = tape->report.replay_time;
+    return replays > kNotWorthACheck && replays > tape->watch.elapsed() * kMostOfStep;
+  });
+}
+
 libtorch::LimitKeeper::Room Budget::make_room(std::int64_t wanted, bool is_guess) {
-  if (taken() + wanted <= limit.count) return Room::kMade;
+  // Whoever asks counts the limit itself.
+  const auto made = [&] { return taken() + wanted <= limit.count ? Room::kMade : Room::kExceeded; };
+  if (fits(wanted)) return made();
+  // With room to spare, or every further allocation would drop all that can be dropped.
+  const auto pass = [&] {
+    constexpr double kRoom = 1.25;
+    passed = static_cast<std::int64_t>(static_cast<double>(taken() + wanted) * kRoom) - limit.count;
+    return Room::kExceeded;
+  };
+  if (options.on_exceeded == OnExceeded::kPass && replays_too_long()) return pass();
   // What is not of the budget's steps is not refused for them. What the tapes allocate to make room
   // is.
   const bool is_ours = libtorch::works_for(*this);
@@ -152,8 +171,8 @@ libtorch::LimitKeeper::Room Budget::make_room(std::int64_t wanted, bool is_guess
   const OwnTime own;
   const auto drops = [](Tape* tape) { return tape->drop_one(); };
   bool has_waited = false;
-  while (taken() + wanted > limit.count) {
-    if (wait_for_store(wanted)) return Room::kMade;
+  while (!fits(wanted)) {
+    if (wait_for_store(wanted)) return made();
     if (std::ranges::any_of(tapes, drops) || drop_one_on(device())) continue;
     // What other budgets' values went to may not have arrived either.
     if (!std::exchange(has_waited, true)) {
@@ -168,10 +187,11 @@ libtorch::LimitKeeper::Room Budget::make_room(std::int64_t wanted, bool is_guess
     }
     if (std::ranges::any_of(tapes, &Tape::tries_again)) throw NoRoom();
     if (options.on_exceeded == OnExceeded::kThrow) throw BudgetError(text_of(refusal(wanted)));
+    if (options.on_exceeded == OnExceeded::kPass) return pass();
     if (!std::exchange(warned, true)) TORCH_WARN(text_of(refusal(wanted)));
     return Room::kExceeded;
   }
-  return Room::kMade;
+  return made();
 }
 
 namespace {
@@ -249,7 +269,10 @@ Session::Session(std::shared_ptr<Budget> budget)
   {
     std::lock_guard<libtorch::LimitMutex> lock(libtorch::limit_mutex());
     budget_->warned = false;
-    if (budget_->tapes.empty()) budget_->forms.renew();
+    if (budget_->tapes.empty()) {
+      budget_->passed = 0;
+      budget_->forms.renew();
+    }
     Learning* const learning = learning_of(*budget_);
     if (learning != nullptr) expected_ = std::exchange(budget_->expected_step, std::nullopt);
     recorder_ = std::make_shared<Recorder>(

@@ -61,6 +61,12 @@ class Budget final : public libtorch::LimitKeeper {
   std::optional<LearnedPlan> expected_step;
   std::vector<Tape*> tapes;
   bool warned = false;
+  // Bytes above the limit that steps under way may take: of OnExceeded::kPass.
+  std::int64_t passed = 0;
+
+ private:
+  bool fits(std::int64_t wanted) const { return taken() + wanted <= limit.count + passed; }
+  bool replays_too_long() const;
 };
 
 // The report of a step for users: own_time becomes seconds of the steady clock, without the

@@ -110,7 +110,7 @@ def test_a_limit_that_is_none_is_refused(limit, text):
 
 
 @pytest.mark.parametrize("options, text", [
-    ({"on_exceeded": "ignore"}, "on_exceeded is 'ignore'; it is 'raise' or 'warn'"), ({"heuristic": "best"}, "h_dtr"),
+    ({"on_exceeded": "ignore"}, "on_exceeded is 'ignore'; it is 'raise', 'warn' or 'pass'"), ({"heuristic": "best"}, "h_dtr"),
     ({"min_bytes": -1}, "min_bytes"), ({"planning_time": 0}, "time for planning"), ({"replay_limit": -1}, "replay_limit"),
     ({"device": "cuda:77"}, "cuda")])
 def test_options_out_of_range_are_refused(options, text):
@@ -137,6 +137,17 @@ def test_a_budget_that_warns_passes_its_limit():
         with budget.step():
             assert network.is_same(network.gradients())
     assert budget.report().peak > budget.limit
+
+
+def test_a_budget_that_passes_its_limit_in_silence_drops_what_it_can():
+    network = Network(layers=4)
+    budget = reprise.MemoryBudget(network.limit(0.05), on_exceeded="pass")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with budget.step():
+            found = network.gradients()
+    assert network.is_same(found)
+    assert budget.limit < budget.report().peak < network.limit(0.8)
 
 
 def test_a_step_is_entered_once_and_ended_on_its_thread():

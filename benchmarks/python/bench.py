@@ -1,0 +1,41 @@
+"""The benches of the Python package, run by scripts/bench: `bench.py NAME... [--json] [--quick]`, or --list."""
+
+import argparse
+import os
+import sys
+
+os.environ["OMP_NUM_THREADS"] = "1"
+
+import torch  # noqa: E402
+
+torch.set_num_threads(1)
+
+import budgets  # noqa: E402
+import script_run  # noqa: E402
+from timing import Figures  # noqa: E402
+
+BENCHES = {**budgets.BENCHES, **script_run.BENCHES}
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="scripts/bench")
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--list", action="store_true")
+    asked = parser.parse_args()
+    if asked.list:
+        print("\n".join(BENCHES))
+        return 0
+    unknown = [name for name in asked.names if name not in BENCHES]
+    if unknown:
+        parser.error(f"no bench is called {unknown[0]!r}; there are {', '.join(BENCHES)}")
+    figures = Figures(asked.json, asked.quick)
+    for name in asked.names:
+        BENCHES[name](figures, asked.quick)
+    figures.print()
+    return int(figures.failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

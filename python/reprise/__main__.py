@@ -1,0 +1,5 @@
+"""`python -m reprise`."""
+
+from .command import main
+
+main()

@@ -1,0 +1,1 @@
+"""`reprise run`: a script that is not changed trains within a byte budget."""

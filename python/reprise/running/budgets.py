@@ -1,0 +1,154 @@
+"""The budgets of a run: what the first steps show, the limit that follows, and what it cost."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+import time
+from typing import Any
+
+from .._reprise import MemoryBudget, StepReport, format_bytes, live_bytes
+from .asked import Asked, Measured
+
+# Of the device's bytes, for steps that are measured.
+_MOST_OF_DEVICE = 0.9
+
+
+def say(text: str) -> None:
+    """One line on standard error, which names the rank where there are several."""
+    rank = os.environ.get("RANK")
+    place = f" [rank {rank}]" if rank is not None and os.environ.get("WORLD_SIZE", "1") != "1" else ""
+    print(f"reprise{place}: {text}", file=sys.stderr, flush=True)
+
+
+class Refused(SystemExit):
+    """No step can run within the budget that was asked for. The exit code is 2."""
+
+
+@dataclasses.dataclass
+class Total:
+    """Sums over all stretches; bytes and seconds."""
+
+    steps: int = 0
+    peak: int = 0
+    peak_between: int = 0
+    dropped: int = 0
+    dropped_bytes: int = 0
+    replayed: int = 0
+    seconds_lost: float = 0.0
+
+    def add(self, report: StepReport, *, is_training: bool) -> None:
+        self.steps += is_training
+        if is_training:
+            self.peak = max(self.peak, report.peak)
+        else:
+            self.peak_between = max(self.peak_between, report.peak)
+        self.dropped += report.dropped
+        self.dropped_bytes += report.dropped_bytes
+        self.replayed += report.replayed
+        self.seconds_lost += report.replay_time + report.pack_time + report.own_time
+
+
+class RunBudgets:
+    """Until every optimizer has stepped twice, steps may pass a limit in which they cannot run, and then the least bytes
+    are known. A budget that depends on a plain step gives these steps all of the device."""
+
+    def __init__(self, asked: Asked, device: str) -> None:
+        self.limit: int | None = None
+        self.found: Measured | None = None
+        self.measured_peak = 0
+        self.total = Total()
+        self.began = time.perf_counter()
+        self._asked, self._device = asked, device
+        self._training: MemoryBudget | None = None
+        self._between: MemoryBudget | None = None
+        self._live = self._first_live = 0
+        self._least = self._plain_peak = 0
+        self._has_dropped = False
+        self._stepped: set[int] = set()
+
+    def training(self) -> MemoryBudget:
+        if self.found is None:
+            self._live = live_bytes(self._device)
+            if self._asked.is_above_live and self.limit != self._live + self._asked.bytes:
+                self._training = None  # the optimizer has made its state meanwhile
+        if self._training is None:
+            self._begin()
+        assert self._training is not None
+        return self._training
+
+    def between(self) -> MemoryBudget:
+        if self._between is None:
+            self._begin()
+        assert self._between is not None
+        return self._between
+
+    def trained(self, budget: MemoryBudget, optimizer: object) -> None:
+        report = budget.report()
+        if self.found is not None:
+            self.total.add(report, is_training=True)
+            return
+        self.measured_peak = max(self.measured_peak, report.peak)
+        self._has_dropped |= report.dropped + report.packed > 0
+        is_second = id(optimizer) in self._stepped
+        if self._stepped:
+            self._first_live = self._first_live or self._live
+            self._plain_peak = max(self._plain_peak, report.peak)
+        self._stepped.add(id(optimizer))
+        # Finding the least takes a moment, and a limit that dropped nothing suffices.
+        if self._has_dropped or self._asked.needs_plain_steps:
+            self._least = max(self._least, budget.least or 0)
+        if is_second:
+            self._settle(Measured(self._first_live, self._plain_peak, self._least))
+
+    def idled(self, budget: MemoryBudget) -> None:
+        self.total.add(budget.report(), is_training=False)
+
+    def _begin(self) -> None:
+        """Budgets for the steps that are measured."""
+        options: dict[str, Any] = {"device": self._device, "on_exceeded": "pass"}
+        if self._asked.needs_plain_steps:
+            self._training = MemoryBudget.fraction_of_device(_MOST_OF_DEVICE, **options)
+            self._between = MemoryBudget.fraction_of_device(_MOST_OF_DEVICE, plan_repeated_steps=False, **options)
+            return
+        self.limit = self._asked.limit_before_measuring(live_bytes(self._device))
+        self._training = MemoryBudget(self.limit, **options)
+        self._between = MemoryBudget(self.limit, plan_repeated_steps=False, **options)
+
+    def _settle(self, found: Measured) -> None:
+        self.found = found
+        if self._asked.share and self._has_dropped:
+            self._refuse(f"--budget {self._asked.text} is a share of what a plain step needs, which does not fit into this "
+                         "machine; give bytes, or least")
+        refusal = self._asked.refusal(found)
+        if refusal is not None:
+            self._refuse(refusal)
+        self.limit = self._asked.limit(found)
+        if self._asked.needs_plain_steps:
+            say(self._asked.describe(found))
+        self._training = MemoryBudget(self.limit, device=self._device)
+        self._between = MemoryBudget(self.limit, device=self._device, on_exceeded="pass", plan_repeated_steps=False)
+
+    def _refuse(self, text: str) -> None:
+        say(f"error: {text}")
+        raise Refused(2)
+
+    # What the run says at its end
+
+    def line(self) -> str:
+        total, seconds = self.total, time.perf_counter() - self.began
+        if self.limit is None or self.found is None:
+            return f"the script ended before a limit was known, after {len(self._stepped)} steps; " \
+                   f"peak {format_bytes(self.measured_peak)}"
+        text = f"peak {format_bytes(total.peak)} of {format_bytes(self.limit)} in {total.steps} steps, dropped {total.dropped} " \
+               f"values ({format_bytes(total.dropped_bytes)}), replayed {total.replayed} operators, " \
+               f"{total.seconds_lost:.2f} s lost ({100 * total.seconds_lost / seconds:.1f}% of the run)"
+        if total.peak_between > self.limit:
+            text += f"; between the steps {format_bytes(total.peak_between)}"
+        return text
+
+    def report(self) -> dict[str, Any]:
+        return {"budget": self._asked.text, "device": self._device, "limit": self.limit,
+                "plain": self.found and dataclasses.asdict(self.found), "measured_peak": self.measured_peak,
+                "seconds": time.perf_counter() - self.began, **dataclasses.asdict(self.total)}

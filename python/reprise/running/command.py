@@ -1,0 +1,80 @@
+"""The arguments of `reprise run`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import NoReturn
+
+from .._reprise import UsageError, live_bytes
+from .asked import Asked
+from .budgets import Refused, RunBudgets, say
+from .script import Program
+from .steps import Steps
+
+_DESCRIPTION = "Runs a training script, which is not changed, within a byte budget. Its gradients are bitwise the same."
+_BUDGET = "bytes (8GiB, 400MB), bytes above those live before a step (+2GB), a share of the activations (40%%), or least"
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        _refuse(message)
+
+
+def parser() -> argparse.ArgumentParser:
+    made = _Parser(prog="reprise run", description=_DESCRIPTION, allow_abbrev=False)
+    made.add_argument("--budget", required=True, metavar="BYTES", help=_BUDGET)
+    made.add_argument("--device", default="cpu", help="the device whose bytes are meant; cpu")
+    made.add_argument("--report", metavar="FILE.json", help="write the figures of the run there")
+    made.add_argument("-m", dest="is_module", action="store_true", help="SCRIPT is the name of a module")
+    made.add_argument("script", metavar="SCRIPT", help="the script, followed by its own arguments")
+    made.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    return made
+
+
+def main(arguments: list[str]) -> None:
+    """Returns when the script has come to its end; raises what it raises. Exits with 2 where nothing can be run."""
+    given = parser().parse_args(arguments)
+    try:
+        asked = Asked.parse(given.budget)
+        live_bytes(given.device)
+        program = Program(given.script, given.is_module)
+    except (UsageError, RuntimeError) as error:
+        _refuse(str(error).splitlines()[0])
+    budgets = RunBudgets(asked, given.device)
+    steps = Steps(budgets)
+    steps.start()
+    is_whole = is_refused = False
+    try:
+        program.run(given.arguments)
+        is_whole = True
+    except Refused:
+        is_refused = True
+        raise
+    except SystemExit as error:
+        is_whole = not error.code
+        raise
+    finally:
+        steps.stop(is_whole=is_whole)
+        if not is_refused and (steps.has_run_backward or not is_whole):
+            if steps.has_run_backward:
+                say(budgets.line())
+            if given.report:
+                _write(given.report, budgets)
+    if not steps.has_run_backward:
+        _refuse(f"{given.script} ran no backward, so there was nothing to keep within bytes")
+
+
+def _write(file: str, budgets: RunBudgets) -> None:
+    try:
+        with open(file, "w", encoding="utf-8") as out:
+            json.dump(budgets.report(), out, indent=2)
+            out.write("\n")
+    except OSError as error:
+        say(f"the report '{file}' cannot be written: {error.strerror}")
+
+
+def _refuse(text: str) -> NoReturn:
+    print(f"reprise run: {text}", file=sys.stderr)
+    raise SystemExit(2)

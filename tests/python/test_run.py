@@ -1,0 +1,164 @@
+"""`reprise run`: scripts that are not changed train within bytes, to the same losses."""
+
+import contextlib
+import io
+import json
+import os
+import pathlib
+import re
+import runpy
+import sys
+
+import pytest
+import torch
+
+import reprise
+from reprise.running.asked import Asked, Measured
+from reprise.running.command import main
+
+SCRIPTS = pathlib.Path(__file__).parent / "scripts"
+LINE = re.compile(r"^reprise: peak .* of .* in \d+ steps, dropped \d+ values \(.*\), replayed \d+ operators, [\d.]+ s lost "
+                  r"\([\d.]+% of the run\)", re.MULTILINE)
+
+
+@contextlib.contextmanager
+def as_main():
+    """What a program changes is as before afterwards."""
+    main_module, argv, path, hook = sys.modules["__main__"], sys.argv, list(sys.path), sys.excepthook
+    random = torch.get_rng_state()
+    try:
+        yield
+    finally:
+        sys.modules["__main__"], sys.argv, sys.path[:], sys.excepthook = main_module, argv, path, hook
+        torch.set_rng_state(random)
+
+
+def plain(script, *arguments):
+    """What the script prints by itself."""
+    with as_main(), contextlib.redirect_stdout(io.StringIO()) as out:
+        sys.argv = [str(script), *arguments]
+        sys.path[0] = str(script.parent)
+        torch.manual_seed(7)
+        runpy.run_path(str(script), run_name="__main__")
+    return out.getvalue()
+
+
+def managed(*arguments):
+    """What the script prints under `reprise run`, what reprise says, and the exit code."""
+    code = 0
+    with as_main(), contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as errors:
+        torch.manual_seed(7)
+        try:
+            main([str(each) for each in arguments])
+        except SystemExit as error:
+            code = error.code
+    return out.getvalue(), errors.getvalue(), code
+
+
+CASES = [("modules", "30%"), ("by_hand", "50%"), ("functional", "50%"), ("accumulate", "50%"), ("two_optimizers", "70%"),
+         ("closure", "50%"), ("in_backward", "50%")]
+
+
+@pytest.mark.parametrize("name, budget", CASES)
+def test_a_script_trains_within_a_share_of_its_activations_to_the_same_losses(name, budget, tmp_path):
+    script, report = SCRIPTS / f"{name}.py", tmp_path / "report.json"
+    expected = plain(script)
+    out, errors, code = managed("--budget", budget, "--report", report, script)
+    assert (out, code) == (expected, 0), errors
+    assert LINE.search(errors), errors
+    assert f"a plain step needs" in errors and f"--budget {budget} is a limit of" in errors
+    figures = json.loads(report.read_text())
+    assert figures["budget"] == budget and figures["steps"] >= 2
+    assert figures["dropped"] > 0 and figures["peak"] <= figures["limit"] < figures["plain"]["peak"]
+    assert figures["plain"]["least"] <= figures["limit"]
+
+
+def test_workers_of_data_loaders_are_not_bound():
+    script = SCRIPTS / "workers.py"
+    expected = plain(script, "fork")
+    for start in ("fork", "spawn"):
+        out, errors, code = managed("--budget", "50%", script, start)
+        assert (out, code) == (expected, 0), errors
+        assert LINE.search(errors), errors
+        assert len(errors.splitlines()) == 2, errors
+
+
+def limit_of(budget):
+    script = SCRIPTS / "modules.py"
+    out, errors, code = managed("--budget", budget, "--report", os.devnull, script)
+    return out == plain(script) and code == 0, errors
+
+
+def test_bytes_above_those_live_and_the_least_are_budgets():
+    for budget in ("+3MB", "least", "1GiB"):
+        same, errors = limit_of(budget)
+        assert same and LINE.search(errors), errors
+
+
+def test_evaluation_that_needs_more_passes_the_limit_and_is_told():
+    same, errors = limit_of("least")
+    assert same and re.search(r"; between the steps [\d.]+ MB$", errors, re.MULTILINE), errors
+
+
+@pytest.mark.parametrize("budget", ["1%", "+100KB", "200KB"])
+def test_a_budget_below_the_least_is_told_before_the_script_goes_on(budget):
+    out, errors, code = managed("--budget", budget, SCRIPTS / "by_hand.py")
+    assert code == 2 and len(out.splitlines()) <= 1, (out, errors)
+    assert re.fullmatch(rf"reprise: error: --budget {re.escape(budget)} is [\d.]+ [KM]?B \(\d+ bytes\), and a step needs at least "
+                        rf"[\d.]+ MB \(\d+ bytes\).*; raise --budget, or make the batch smaller\n", errors), errors
+
+
+@pytest.mark.parametrize("arguments, text", [
+    (["--budget", "8GoB", "x.py"], "reprise run: --budget is '8GoB'; give bytes (8GiB, 400MB), bytes above"),
+    (["--budget", "120%", "x.py"], "reprise run: --budget is '120%': a share is above 0% and at most 100%"),
+    (["--budget=-3MB", "x.py"], "reprise run: --budget is '-3MB': it must be above 0"),
+    (["--budget", "1GB", "no_such.py"], "reprise run: the script 'no_such.py' cannot be read: No such file or directory"),
+    (["--budget", "1GB", str(SCRIPTS)], "is a folder; give a script, or -m and a module"),
+    (["--budget", "1GB", "-m", "no.such"], "reprise run: no module 'no.such' can be run"),
+    (["x.py"], "reprise run: the following arguments are required: --budget"),
+    (["--budget", "1GB", "--device", "cuda:99", "x.py"], "reprise run: ")])
+def test_what_cannot_be_run_is_one_line_and_exit_code_2(arguments, text):
+    out, errors, code = managed(*arguments)
+    assert (out, code, len(errors.splitlines())) == ("", 2, 1) and text in errors, errors
+
+
+def test_a_script_that_never_runs_a_backward_is_told():
+    out, errors, code = managed("--budget", "1GB", SCRIPTS / "small.py")
+    assert (out, code) == ("", 2)
+    assert errors == f"reprise run: {SCRIPTS / 'small.py'} ran no backward, so there was nothing to keep within bytes\n"
+
+
+def test_exceptions_and_exit_codes_are_the_script_s(tmp_path):
+    script = tmp_path / "fails.py"
+    script.write_text("import sys, torch\ntorch.ones(3, requires_grad=True).sum().backward()\n"
+                      "if sys.argv[1] == 'exit': sys.exit(7)\nraise KeyError(sys.argv[1])\n")
+    assert managed("--budget", "1GB", script, "exit")[2] == 7
+    with as_main(), contextlib.redirect_stderr(io.StringIO()) as errors, pytest.raises(KeyError, match="mine"):
+        try:
+            main(["--budget", "1GB", str(script), "mine"])
+        except KeyError:
+            sys.excepthook(*sys.exc_info())
+            raise
+    lines = errors.getvalue().splitlines()
+    trace = lines[lines.index("Traceback (most recent call last):"):]
+    assert trace[1].startswith(f'  File "{script}", line 4') and trace[-1] == "KeyError: 'mine'"
+
+
+def test_a_module_sees_its_name_and_arguments(tmp_path, monkeypatch):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/__init__.py").write_text("")
+    (tmp_path / "mine/train.py").write_text(
+        "import sys, torch\nfrom . import __name__ as package\ntorch.ones(3, requires_grad=True).sum().backward()\n"
+        "print(__name__, package, sys.argv[1:], __spec__.name)\n")
+    monkeypatch.chdir(tmp_path)
+    out, errors, code = managed("--budget", "1GB", "-m", "mine.train", "--budget", "3")
+    assert (out, code) == ("__main__ mine ['--budget', '3'] mine.train\n", 0), errors
+
+
+def test_a_limit_follows_from_what_a_plain_step_showed():
+    found = Measured(live=100, peak=1100, least=300)
+    assert [Asked.parse(text).limit(found) for text in ("40%", "least", "+500", "700")] == [500, 306, 600, 700]
+    assert Asked.parse("40%").refusal(found) is None
+    assert "a step needs at least 300 B (300 bytes): 20% of its activations" in Asked.parse("10%").refusal(found)
+    with pytest.raises(reprise.UsageError, match="above 0% and at most 100%"):
+        Asked.parse("nan%")
