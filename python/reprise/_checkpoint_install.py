@@ -12,7 +12,7 @@ import torch.utils.checkpoint as _torch
 _NAME = "torch.utils.checkpoint"
 _NAMES = ("checkpoint", "checkpoint_sequential", "CheckpointFunction", "GraphExecGroup",
           "create_selective_checkpoint_contexts", "_checkpoint_without_reentrant_generator")
-# Where install() found torch's objects: a module's name and a name in it.
+# install() found torch's objects here: a module's name and a name in it.
 _found: set[tuple[str, str]] = set()
 
 

@@ -73,7 +73,7 @@ bool is_special(PyObject* arguments, PyObject* keywords) {
          any_argument(arguments, keywords, &is_wrapped);
 }
 
-// What makes it torch's own function that must run; null if it need not.
+// The reason why torch's own function must run; null if there is none.
 const char* why_torch(PyObject* arguments, PyObject* keywords) {
   using c10::impl::TorchDispatchModeKey;
   using c10::impl::TorchDispatchModeTLS;
@@ -83,7 +83,8 @@ const char* why_torch(PyObject* arguments, PyObject* keywords) {
       is_included(c10::DispatchKey::Functionalize)) {
     return "functionalization";
   }
-  if (is_included(c10::DispatchKey::FuncTorchDynamicLayerFrontMode)) return "a torch.func transform";
+  if (is_included(c10::DispatchKey::FuncTorchDynamicLayerFrontMode))
+    return "a torch.func transform";
   if (torch::jit::tracer::isTracing()) return "torch.jit.trace";
   if (!at::SavedTensorDefaultHooks::is_enabled()) return "a scope that forbids saved-tensor hooks";
   const auto is_traced = [](PyObject* object) {
@@ -129,8 +130,8 @@ PyObject* run(PyObject* const* given, Py_ssize_t count, bool anyway) {
   if (!anyway && is_special(given[1], keywords)) return Py_NewRef(checkpoint_parts().special);
   if (!c10::GradMode::is_enabled()) return PyObject_Call(given[0], given[1], keywords);
   const Options options(PyLong_AsLong(given[3]), unless_none(given[4]));
-  const auto call = std::make_shared<PythonCall>(
-      PythonCall::Functions{given[0], given[0], nullptr}, given[1], keywords);
+  const auto call = std::make_shared<PythonCall>(PythonCall::Functions{given[0], given[0], nullptr},
+                                                 given[1], keywords);
   detail::run_region(options.get(), call);
   return call->take_result();
   END_HANDLE_TH_ERRORS
@@ -194,14 +195,14 @@ const CheckpointOptions& checkpoint_options(long flags) {
 
 void bind_checkpoint(py::module_& module) {
   if (PyModule_AddFunctions(module.ptr(), methods) != 0) throw py::error_already_set();
-  module.def("set_checkpoint_parts", [](const py::object& stop, const py::object& refuse,
-                                        const py::object& traced) {
-    CheckpointParts& parts = checkpoint_parts();
-    parts.stop = stop.inc_ref().ptr();
-    parts.refuse = refuse.inc_ref().ptr();
-    parts.traced = traced.inc_ref().ptr();
-    set_foreign();
-  });
+  module.def("set_checkpoint_parts",
+             [](const py::object& stop, const py::object& refuse, const py::object& traced) {
+               CheckpointParts& parts = checkpoint_parts();
+               parts.stop = stop.inc_ref().ptr();
+               parts.refuse = refuse.inc_ref().ptr();
+               parts.traced = traced.inc_ref().ptr();
+               set_foreign();
+             });
   checkpoint_parts().special = PyObject_CallNoArgs(reinterpret_cast<PyObject*>(&PyBaseObject_Type));
   module.attr("special") = py::handle(checkpoint_parts().special);
   module.def("why_torch", [](const py::tuple& arguments, const py::dict& keywords) {
@@ -210,11 +211,12 @@ void bind_checkpoint(py::module_& module) {
   module.def("has_python_hooks",
              [] { return !at::SavedTensorDefaultHooks::get_tls_state().stack.empty(); });
   py::class_<Selective>(module, "Selective")
-      .def_static("of_list", [](const py::list& overloads, bool allow) {
-        return Selective{policy_of_list(overloads, !allow)};
-      })
-      .def_static("of_function", [](const py::object& function, bool allow, const py::object& context,
-                                    const py::object& policies) {
+      .def_static("of_list",
+                  [](const py::list& overloads, bool allow) {
+                    return Selective{policy_of_list(overloads, !allow)};
+                  })
+      .def_static("of_function", [](const py::object& function, bool allow,
+                                    const py::object& context, const py::object& policies) {
         return Selective{policy_of_function(function, !allow, context, policies)};
       });
   py::class_<Open>(module, "OpenRegion")

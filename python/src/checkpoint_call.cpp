@@ -219,7 +219,7 @@ namespace {
 
 void leave() { throw StopFunction(); }
 
-// By an exception that the interpreter raises at the function's next call or jump. Dispatch modes see
+// The interpreter raises the exception at the function's next call or jump. Dispatch modes see
 // operators: for them the operator is left before it runs.
 bool leave_afterwards() {
   if (Leaving::innermost == nullptr || c10::impl::TorchDispatchModeTLS::any_modes_set()) {
@@ -245,8 +245,8 @@ void warn_of_no_gradient() {
 py::dict described(c10::IntArrayRef sizes, at::ScalarType dtype, c10::Device device) {
   py::dict metadata;
   metadata["shape"] = py::module_::import("torch").attr("Size")(sizes.vec());
-  metadata["dtype"] = py::reinterpret_borrow<py::object>(
-      reinterpret_cast<PyObject*>(torch::getTHPDtype(dtype)));
+  metadata["dtype"] =
+      py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(torch::getTHPDtype(dtype)));
   metadata["device"] = py::reinterpret_steal<py::object>(THPDevice_New(device));
   return metadata;
 }
@@ -270,6 +270,8 @@ void report(const detail::RegionCall& region, const region::Mismatch& mismatch) 
 
 }  // namespace
 
-void set_foreign() { region::foreign() = {&leave, &leave_afterwards, &unlock, &report, &warn_of_no_gradient}; }
+void set_foreign() {
+  region::foreign() = {&leave, &leave_afterwards, &unlock, &report, &warn_of_no_gradient};
+}
 
 }  // namespace reprise::python

@@ -30,7 +30,7 @@ struct CheckpointParts {
   PyObject* refuse = nullptr;
   // The classes of fake and functional tensors: a tuple.
   PyObject* traced = nullptr;
-  // What region() returns where it has done nothing.
+  // region() returns this object where it has done nothing.
   PyObject* special = nullptr;
 };
 CheckpointParts& checkpoint_parts();

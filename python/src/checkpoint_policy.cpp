@@ -35,8 +35,8 @@ struct KnownOperator {
 };
 
 const libtorch::OperatorFacts& facts_of(const c10::FunctionSchema& schema) {
-  return libtorch::facts_of(
-      c10::Dispatcher::singleton().findSchemaOrThrow(schema.name().c_str(), schema.overload_name().c_str()));
+  return libtorch::facts_of(c10::Dispatcher::singleton().findSchemaOrThrow(
+      schema.name().c_str(), schema.overload_name().c_str()));
 }
 
 // torch.ops.NAMESPACE.NAME.OVERLOAD. Under the interpreter's lock.
@@ -62,8 +62,8 @@ CheckpointPolicy preferred(CheckpointPolicy policy) {
 
 // A tensor in host memory is where offloading would move it.
 CheckpointPolicy where_it_is(CheckpointPolicy policy, at::ArrayRef<c10::IValue> results) {
-  const bool offloads = policy == CheckpointPolicy::kMustCpuOffload ||
-                        policy == CheckpointPolicy::kPreferCpuOffload;
+  const bool offloads =
+      policy == CheckpointPolicy::kMustCpuOffload || policy == CheckpointPolicy::kPreferCpuOffload;
   if (!offloads) return policy;
   const bool in_host_memory = std::any_of(results.begin(), results.end(), [](const auto& result) {
     return (result.isTensor() && result.toTensor().defined() && result.toTensor().is_cpu()) ||
@@ -88,12 +88,13 @@ struct ListRule final : detail::PolicyRule {
 
 // An argument as torch's dispatch modes see it: dtypes and the like are no numbers.
 py::object object_of(const c10::IValue& value, const c10::Argument& argument) {
-  const auto kind = argument.real_type()->kind() == c10::TypeKind::OptionalType
-                        ? argument.real_type()->castRaw<c10::OptionalType>()->getElementType()->kind()
-                        : argument.real_type()->kind();
+  const auto kind =
+      argument.real_type()->kind() == c10::TypeKind::OptionalType
+          ? argument.real_type()->castRaw<c10::OptionalType>()->getElementType()->kind()
+          : argument.real_type()->kind();
   if (value.isInt() && kind == c10::TypeKind::ScalarTypeType) {
-    return py::reinterpret_borrow<py::object>(
-        reinterpret_cast<PyObject*>(torch::getTHPDtype(static_cast<at::ScalarType>(value.toInt()))));
+    return py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(
+        torch::getTHPDtype(static_cast<at::ScalarType>(value.toInt()))));
   }
   if (value.isInt() && kind == c10::TypeKind::LayoutType) {
     return py::reinterpret_borrow<py::object>(
@@ -113,7 +114,7 @@ bool is_default(const c10::IValue& value, const c10::Argument& argument) {
   return !value.isTensor() && !fallback->isTensor() && value == *fallback;
 }
 
-// What stands behind both kinds of Python policies that are functions.
+// Asks a function of Python.
 class FunctionRule final : public detail::PolicyRule {
  public:
   FunctionRule(const py::object& function, bool must, const py::object& context,
@@ -131,10 +132,10 @@ class FunctionRule final : public detail::PolicyRule {
     const py::gil_scoped_acquire locked;
     const KnownOperator& op = known(context.schema());
     const auto& writes = op.facts->writes;
-    // A kept result cannot take the place of a write: such a call is made again.
-    const bool writes_now =
-        std::any_of(writes.begin(), writes.end(),
-                    [&](const auto& write) { return write.happens(context.arguments()); });
+    // A kept result cannot take the place of a write: such a call runs again.
+    const bool writes_now = std::any_of(writes.begin(), writes.end(), [&](const auto& write) {
+      return write.happens(context.arguments());
+    });
     const CheckpointPolicy answer = ask(context, op);
     return {where_it_is(must_ && !writes_now ? answer : preferred(answer), context.results())};
   }
@@ -214,10 +215,11 @@ OperatorPolicy policy_of_list(const py::list& overloads, bool must) {
     const py::object schema = overload.attr("_schema");
     const auto name = schema.attr("name").cast<std::string>();
     const auto overload_name = schema.attr("overload_name").cast<std::string>();
-    const auto handle = c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), overload_name.c_str());
+    const auto handle =
+        c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), overload_name.c_str());
     const bool writes = !libtorch::facts_of(handle).writes.empty();
-    rule->operators.emplace(&handle.schema(), must && !writes
-                            ? CheckpointPolicy::kMustSave : CheckpointPolicy::kPreferSave);
+    rule->operators.emplace(&handle.schema(), must && !writes ? CheckpointPolicy::kMustSave
+                                                              : CheckpointPolicy::kPreferSave);
   }
   return as_policy(std::move(rule));
 }

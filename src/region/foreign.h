@@ -22,10 +22,10 @@ struct Mismatch {
     kReadTwice,
     kReadTwiceInGroup,
     kChangedArgument,
-    // Of reentrant regions: autograd::grad() or `inputs`, create_graph, no result with a history.
-    kNotAccumulating,
-    kSecondDerivative,
-    kNoGradient,
+    // The following three are found in reentrant regions only.
+    kNotAccumulating,   // autograd::grad(), or `inputs`
+    kSecondDerivative,  // create_graph
+    kNoGradient,        // no result has a history
   };
   struct Difference {
     std::size_t index;
@@ -34,7 +34,7 @@ struct Mismatch {
     c10::Device device_before, device_now;
   };
   Kind kind = Kind::kFewerSaved;
-  // What a DeterminismError says.
+  // The text of the DeterminismError.
   std::string text;
   // How many tensors each run saved (kFewerSaved, kMoreSaved).
   std::size_t saved_before = 0, saved_now = 0;

@@ -47,7 +47,7 @@ class Frame final : public libtorch::HookProvider, public std::enable_shared_fro
 
   // Runs the function for the first time.
   void run_forward(const CheckpointOptions& options);
-  // What is in force while the function runs for the first time, as long as this lives.
+  // As long as it lives, all that the function's first run needs is in force.
   class Forward {
    public:
     Forward(Frame& frame, const CheckpointOptions& options);
@@ -72,7 +72,7 @@ class Frame final : public libtorch::HookProvider, public std::enable_shared_fro
   // read it.
   void recompute_ahead();
 
-  // For placeholders: a tensor is being saved; a tensor is wanted; the tensor will not be wanted
+  // Placeholders call these: a tensor is being saved; a tensor is wanted; the tensor will not be wanted
   // any more.
   std::size_t add(Placeholder& placeholder);
   at::Tensor fetch(const Placeholder& placeholder);

@@ -1,5 +1,5 @@
 // A region, not reentrant, whose function the caller runs between the constructor and end(): the
-// call's run_first() is never called. Without end() the region is given up.
+// call's run_first() is never called. Without end() the region is dropped.
 #pragma once
 
 #include <reprise/checkpoint.h>

@@ -35,10 +35,10 @@ class StopRecomputation final : public std::exception {
 
 // How a run ends once every slot that is waited for is full.
 enum class AtLastSlot {
-  kLeave,         // by StopRecomputation
+  kLeave,               // by StopRecomputation
   kLeaveAfterOperator,  // likewise, where a guest language cannot do it cheaper (foreign.h)
-  kGoOnUnhooked,  // to the function's end, saving nothing
-  kGoOnCounting,  // to the function's end, counting what else is saved
+  kGoOnUnhooked,        // to the function's end, saving nothing
+  kGoOnCounting,        // to the function's end, counting what else is saved
 };
 
 class Recomputation final : public libtorch::HookProvider,

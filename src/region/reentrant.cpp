@@ -79,7 +79,7 @@ variable_list Reentrant::unpack_arguments(AutogradContext* context) const {
   const auto fail = [&](std::size_t i, const char* what) {
     refuse(*call, {.kind = Mismatch::Kind::kChangedArgument,
                    .text = changed_argument(name, position_of(i), arguments[i].metadata, what) +
-                          " or use the out-of-place operator."});
+                           " or use the out-of-place operator."});
   };
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     if (arguments[i].after_forward != arguments[i].at_start)

@@ -20,9 +20,13 @@ def product(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     return x.mm(w)
 
 
+def backward_of_product(ctx, gradient):
+    x, w = ctx.saved_tensors
+    return gradient.mm(w.t()), x.t().mm(gradient)
+
+
 product.register_autograd(
-    lambda ctx, gradient: (gradient.mm(ctx.saved_tensors[1].t()), ctx.saved_tensors[0].t().mm(gradient)),
-    setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs))
+    backward_of_product, setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs))
 PRODUCT = torch.ops.reprise_tests.product.default
 
 
