@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Callable, NoReturn
 
-import torch.utils.checkpoint as _torch
+import torch.utils.checkpoint
 
-CheckpointError = _torch.CheckpointError
+_torch: Any = torch.utils.checkpoint
+CheckpointError = torch.utils.checkpoint.CheckpointError
 
 _TIP: str = getattr(_torch, "_debug_tip_msg", "")
 _READ_TWICE = (

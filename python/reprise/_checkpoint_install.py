@@ -7,8 +7,9 @@ import types
 from typing import Any
 
 import torch.utils
-import torch.utils.checkpoint as _torch
+import torch.utils.checkpoint
 
+_torch: Any = torch.utils.checkpoint
 _NAME = "torch.utils.checkpoint"
 _NAMES = ("checkpoint", "checkpoint_sequential", "CheckpointFunction", "GraphExecGroup",
           "create_selective_checkpoint_contexts", "_checkpoint_without_reentrant_generator")
@@ -43,7 +44,7 @@ def install() -> None:
                 setattr(module, name, by_id[id(value)])
                 _found.add((module_name, name))
     sys.modules[_NAME] = ours
-    torch.utils.checkpoint = ours  # type: ignore[assignment]
+    torch.utils.checkpoint = ours
 
 
 def uninstall() -> None:

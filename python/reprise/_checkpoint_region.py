@@ -7,8 +7,8 @@ import warnings
 from typing import Any, Callable, ContextManager, Generator
 
 import torch
-import torch.utils.checkpoint as _torch
-from torch.overrides import _get_current_function_mode_stack
+import torch.overrides
+import torch.utils.checkpoint
 from torch.utils._device import DeviceContext
 
 from . import _reprise
@@ -18,6 +18,8 @@ from ._checkpoint_traced import reason_for_torch, say_once
 REENTRANT, PRESERVE_RANDOM, EARLY_STOP, CHECK_NOTHING, CHECK_VALUES, RESPECT_HOOKS = 1, 2, 4, 8, 16, 32
 CHECKS = {"default": 0, "none": CHECK_NOTHING, "values": CHECK_VALUES}
 
+_torch: Any = torch.utils.checkpoint  # before install() can replace it
+_overrides: Any = torch.overrides
 noop_context_fn = _torch.noop_context_fn
 Contexts = Callable[[], "tuple[ContextManager[Any], ContextManager[Any]]"]
 
@@ -53,7 +55,7 @@ def hooks_flag(respect_saved_tensors_hooks: bool | None, contexts: tuple[Any, An
 
 
 def _device_context() -> ContextManager[Any]:
-    for mode in reversed(_get_current_function_mode_stack()):
+    for mode in reversed(_overrides._get_current_function_mode_stack()):
         if isinstance(mode, DeviceContext):
             return mode
     return contextlib.nullcontext()

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any, Callable
 
 import torch
-import torch.utils.checkpoint as _torch
-from torch.utils._python_dispatch import TorchDispatchMode
+import torch.utils.checkpoint
 
 from . import _reprise
 from ._checkpoint_traced import reason_for_torch
 
+_torch: Any = torch.utils.checkpoint  # before install() can replace it
 CheckpointPolicy = _torch.CheckpointPolicy
 SelectiveCheckpointContext = _torch.SelectiveCheckpointContext
 SAC_IGNORED_OPS = _torch.SAC_IGNORED_OPS
@@ -28,7 +28,7 @@ class SelectivePair:
     def __init__(self, policy: Any, allow_mutation: bool) -> None:
         self._policy = policy
         self._allow_mutation = allow_mutation
-        self._modes: tuple[TorchDispatchMode, TorchDispatchMode] | None = None
+        self._modes: tuple[Any, Any] | None = None
         self._selective: Any = None
 
     def selective(self) -> Any:
@@ -41,11 +41,12 @@ class SelectivePair:
                     self._policy, self._allow_mutation, SelectiveCheckpointContext, CheckpointPolicy)
         return self._selective
 
-    def mode(self, index: int) -> TorchDispatchMode:
+    def mode(self, index: int) -> Any:
         """torch's mode for forward (0) or the recomputation (1)."""
-        if self._modes is None:
-            self._modes = _torch.create_selective_checkpoint_contexts(self._policy, self._allow_mutation)
-        return self._modes[index]
+        modes = self._modes
+        if modes is None:
+            modes = self._modes = _torch.create_selective_checkpoint_contexts(self._policy, self._allow_mutation)
+        return modes[index]
 
 
 class SelectiveContext:
@@ -103,7 +104,8 @@ def create_selective_checkpoint_contexts(
     elif not callable(policy_fn_or_list):
         raise TypeError("policy_fn_or_list must be either a function or a list of ops.")
     if reason_for_torch((), {}) is not None:
-        return _torch.create_selective_checkpoint_contexts(policy_fn_or_list, allow_cache_entry_mutation)
+        modes: tuple[Any, Any] = _torch.create_selective_checkpoint_contexts(policy_fn_or_list, allow_cache_entry_mutation)
+        return modes
     pair = SelectivePair(policy_fn_or_list, allow_cache_entry_mutation)
     return SelectiveContext(pair, 0), SelectiveContext(pair, 1)
 

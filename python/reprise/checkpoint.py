@@ -31,8 +31,7 @@ import types
 import warnings
 from typing import Any, Callable
 
-import torch
-import torch.utils.checkpoint as _torch
+import torch.utils.checkpoint
 from torch._C._dynamo.eval_frame import get_eval_frame_callback as _eval_frame_callback
 from torch.compiler import is_dynamo_compiling as _is_dynamo_compiling
 
@@ -46,6 +45,8 @@ from ._checkpoint_selective import (
     SAC_IGNORED_OPS, CheckpointPolicy, SelectiveCheckpointContext, create_selective_checkpoint_contexts, pair_of as _pair_of)
 from ._checkpoint_sequential import checkpoint_sequential
 from ._checkpoint_traced import TRACED_TENSORS, compiled_autograd_is_on as _compiled_autograd_is_on
+
+_torch: Any = torch.utils.checkpoint  # before install() can replace it
 
 # Settings and helpers are torch's own objects: what is set through one module holds for the other.
 DefaultDeviceType = _torch.DefaultDeviceType
@@ -73,7 +74,7 @@ _NO_REENTRANT = (
     "differences between the two variants.")
 
 
-class CheckpointFunction(_torch.CheckpointFunction):
+class CheckpointFunction(_torch.CheckpointFunction):  # type: ignore[misc]
     """The reentrant variant as an autograd function: ``apply(run_function, preserve_rng_state, *args)``."""
 
     @classmethod
