@@ -15,6 +15,8 @@ is not changed.
 
 from __future__ import annotations
 
+from typing import Any as _Any
+
 import torch as _torch
 
 from . import _version
@@ -38,5 +40,21 @@ from .auto import auto_checkpoint  # noqa: E402
 
 __all__ = [
     "BudgetError", "DeterminismError", "Error", "LearnedPlan", "MemoryBudget", "PeakScope", "Pin", "PlanError", "Step",
-    "StepReport", "StoreError", "UsageError", "allocation_count", "auto_checkpoint", "live_bytes", "peak_bytes",
+    "StepReport", "StoreError", "UsageError", "allocation_count", "auto_checkpoint", "checkpoint", "checkpoint_sequential",
+    "install", "live_bytes", "peak_bytes", "uninstall",
 ]
+
+# Loaded when they are first asked for: they import parts of torch that budgets do without.
+_LATER = {"checkpoint": "checkpoint", "checkpoint_sequential": "_checkpoint_sequential", "install": "_checkpoint_install",
+          "uninstall": "_checkpoint_install"}
+
+
+def __getattr__(name: str) -> _Any:
+    if name not in _LATER:
+        raise AttributeError(f"module 'reprise' has no attribute {name!r}")
+    import importlib
+
+    module = importlib.import_module(f"reprise.{_LATER[name]}")
+    value = module if name == "checkpoint" else getattr(module, name)
+    globals()[name] = value
+    return value

@@ -2,6 +2,7 @@
 
 #include <reprise/error.h>
 
+#include "region/foreign.h"
 #include "region/texts.h"
 
 namespace reprise::region {
@@ -21,21 +22,23 @@ void Arguments::end_forward() {
   }
 }
 
-detail::Tensors Arguments::unpack(const std::string& name) const {
+detail::Tensors Arguments::unpack(const detail::RegionCall& call, const std::string& name) const {
   detail::Tensors tensors;
   tensors.reserve(entries_.size());
-  for (std::size_t i = 0; i < entries_.size(); ++i) tensors.push_back(unpack(i, name));
+  for (std::size_t i = 0; i < entries_.size(); ++i) tensors.push_back(unpack(i, call, name));
   return tensors;
 }
 
-at::Tensor Arguments::unpack(std::size_t index, const std::string& name) const {
+at::Tensor Arguments::unpack(std::size_t index, const detail::RegionCall& call,
+                             const std::string& name) const {
   const Entry& entry = entries_[index];
   if (allow_changes_) return entry.saved.unpack_changed();
   const auto fail = [&](const std::string& what) {
-    throw DeterminismError(changed_argument(name, index, entry.metadata, what) +
-                           ", use the out-of-place operator, or set "
-                           "CheckpointOptions::allow_changed_arguments if the function only "
-                           "writes to it.");
+    refuse(call, {.kind = Mismatch::Kind::kChangedArgument,
+                  .text = changed_argument(name, index, entry.metadata, what) +
+                          ", use the out-of-place operator, or set "
+                          "CheckpointOptions::allow_changed_arguments if the function only "
+                          "writes to it."});
   };
   const auto fail_changed = [&](std::int64_t changes) {
     fail(std::to_string(changes) + (changes == 1 ? " time" : " times") +

@@ -23,9 +23,9 @@ class Arguments {
   // Forward is over: looks whether the function itself has changed an argument in place.
   void end_forward();
 
-  // The tensors for a recomputation of the region `name`. Throws DeterminismError, naming the
-  // argument, if one was changed.
-  detail::Tensors unpack(const std::string& name) const;
+  // The tensors for a recomputation of `call`, whose region is `name`. Refuses by the call, naming
+  // the argument, if one was changed.
+  detail::Tensors unpack(const detail::RegionCall& call, const std::string& name) const;
 
  private:
   struct Entry {
@@ -36,7 +36,8 @@ class Arguments {
     explicit Entry(const at::Tensor& tensor)
         : saved(tensor), metadata(tensor.defined() ? Metadata::of(tensor) : Metadata()) {}
   };
-  at::Tensor unpack(std::size_t index, const std::string& name) const;
+  at::Tensor unpack(std::size_t index, const detail::RegionCall& call,
+                    const std::string& name) const;
 
   c10::SmallVector<Entry, 1> entries_;
   bool allow_changes_ = false;

@@ -9,8 +9,8 @@
 #include "libtorch/autograd/engine.h"
 #include "libtorch/meta/on_meta.h"
 #include "libtorch/operators/operator_effects.h"
-#include "libtorch/operators/operator_trace.h"
 #include "region/exec_group.h"
+#include "region/foreign.h"
 #include "region/texts.h"
 
 namespace reprise::region {
@@ -19,6 +19,8 @@ namespace {
 // Roughly what an exception costs that leaves the function through LibTorch's dispatcher. It
 // decides about speed only: a wrong guess runs a short tail again, or leaves it dearly.
 constexpr std::uint64_t kCostOfLeaving = 5 * kTicksPerMicrosecond;
+// The same where the exception also passes through a guest language, whose caches are cold by then.
+constexpr std::uint64_t kCostOfLeavingGuest = 25 * kTicksPerMicrosecond;
 
 // Identifies one backward call or one group of them. Groups count down from the top.
 constexpr std::uint64_t kNoKey = 0;
@@ -59,31 +61,6 @@ Frame::Frame(const CheckpointOptions& options, std::shared_ptr<detail::RegionCal
   }
 }
 
-void Frame::run_forward(const CheckpointOptions& options) {
-  if (options.context) contexts_ = std::make_unique<RegionContexts>(options.context());
-  {
-    auto state = libtorch::copy_of_current_state();
-    auto self = shared_from_this();
-    state->set_region_hooks(self);
-    state->checkpointing = true;
-    const ReplayState::Recording recording({std::move(self), &replay_}, *state);
-    libtorch::ThreadStateScope in_force(std::move(state));
-    const ContextScope context =
-        contexts_ != nullptr && contexts_->forward ? contexts_->forward() : nullptr;
-    forward_scope_ = context.get();
-    std::optional<libtorch::OperatorTrace> trace;
-    if (debug_) trace.emplace();
-    std::optional<libtorch::CurrentOperatorScope> names;
-    if (determinism_check_ == DeterminismCheck::kValues) names.emplace();
-    call_->run_first();
-    if (early_stop_ == EarlyStop::kWhenCheaper) tail_ = ticks() - last_save_;
-    if (trace) forward_operators_ = trace->lines();
-  }
-  replay_.end_forward();
-  arguments_.end_forward();
-  forward_completed_.store(true, std::memory_order_release);
-}
-
 std::unique_ptr<libtorch::SavedVariableHooks> Frame::make_hooks() {
   return std::make_unique<Placeholder>(shared_from_this());
 }
@@ -92,7 +69,7 @@ std::size_t Frame::add(Placeholder& placeholder) {
   std::size_t index = 0;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (early_stop_ == EarlyStop::kWhenCheaper) last_save_ = ticks();
+    if (early_stop_ != EarlyStop::kNever) last_save_ = ticks();
     index = placeholders_.size();
     placeholders_.push_back(&placeholder);
     replay_.note_saves(index + 1);
@@ -144,6 +121,7 @@ at::Tensor Frame::fetch(const Placeholder& placeholder) {
     return tensor;
   }
   const std::uint64_t key = key_of_caller();
+  const std::shared_ptr<void> unlocked = foreign().unlock != nullptr ? foreign().unlock() : nullptr;
   const auto run = recomputation(key);
   std::lock_guard<std::mutex> lock(run->run_mutex);
   try {
@@ -159,14 +137,17 @@ at::Tensor Frame::fetch(const Placeholder& placeholder) {
     throw;
   }
   const bool grouped = libtorch::current_state() != nullptr && libtorch::current_state()->group;
-  throw DeterminismError(
-      name_of_region(name_) + ": saved tensor " + std::to_string(placeholder.index()) +
-      " was already unpacked once in this " +
-      (grouped ? "GraphExecGroup: two backward calls that overlap (that need the same saved "
-                 "tensor) cannot share one group. Run them over disjoint parts of the graph, or "
-                 "without the group."
-               : "backward call. A custom autograd function that reads its saved variables more "
-                 "than once must keep what the first read returned."));
+  refuse(
+      *call_,
+      {.kind = grouped ? Mismatch::Kind::kReadTwiceInGroup : Mismatch::Kind::kReadTwice,
+       .text =
+           name_of_region(name_) + ": saved tensor " + std::to_string(placeholder.index()) +
+           " was already unpacked once in this " +
+           (grouped ? "GraphExecGroup: two backward calls that overlap (that need the same saved "
+                      "tensor) cannot share one group. Run them over disjoint parts of the graph, "
+                      "or without the group."
+                    : "backward call. A custom autograd function that reads its saved variables "
+                      "more than once must keep what the first read returned.")});
 }
 
 // Callbacks of a backward call are run only if it succeeds, but they are destroyed in any case.
@@ -230,11 +211,15 @@ AtLastSlot Frame::at_last_slot(std::size_t last_wanted) const {
     case EarlyStop::kNever:
       return AtLastSlot::kGoOnCounting;
     case EarlyStop::kAlways:
-      return AtLastSlot::kLeave;
     case EarlyStop::kWhenCheaper:
       break;
   }
   const bool tail_known = forward_completed_ && last_wanted + 1 == placeholders_.size();
+  if (early_stop_ == EarlyStop::kAlways) {
+    const bool may_finish =
+        foreign().leave_afterwards != nullptr && tail_known && tail_ <= kCostOfLeavingGuest;
+    return may_finish ? AtLastSlot::kLeaveAfterOperator : AtLastSlot::kLeave;
+  }
   // An estimate's operators take no time worth the name, whatever they take on a device: what it
   // counts must not depend on that.
   const bool is_cheap = tail_known && tail_ <= kCostOfLeaving && !libtorch::is_on_meta();
@@ -244,7 +229,7 @@ AtLastSlot Frame::at_last_slot(std::size_t last_wanted) const {
 void Frame::recompute(Recomputation& run) {
   std::vector<std::string> operators;
   // Once: tensors that an outer region gives are given once.
-  detail::Tensors arguments = arguments_.unpack(name_);
+  detail::Tensors arguments = arguments_.unpack(*call_, name_);
   do {
     if (run.slots() != 0) run.clear();
     {
@@ -303,12 +288,15 @@ bool Frame::run_again(Recomputation& run, detail::Tensors& arguments,
 }
 
 void Frame::check(const Recomputation& run, const std::vector<std::string>& operators) const {
-  const auto fail = [&](const std::string& what) {
+  Mismatch mismatch;
+  const auto fail = [&](Mismatch::Kind kind, const std::string& what) {
     const std::string explained =
         contexts_ != nullptr && contexts_->explain ? contexts_->explain() : std::string();
-    throw DeterminismError(name_of_region(name_) + ": " + what +
-                           (explained.empty() ? "" : "\nThe first difference: " + explained + ".") +
-                           (debug_ ? traces(forward_operators_, operators) : kDebugHint));
+    mismatch.kind = kind;
+    mismatch.text = name_of_region(name_) + ": " + what +
+                    (explained.empty() ? "" : "\nThe first difference: " + explained + ".") +
+                    (debug_ ? traces(forward_operators_, operators) : kDebugHint);
+    refuse(*call_, mismatch);
   };
   std::string differing;
   std::string other_values;
@@ -317,12 +305,14 @@ void Frame::check(const Recomputation& run, const std::vector<std::string>& oper
     const bool counted = early_stop_ == EarlyStop::kNever && forward_completed_;
     const std::size_t expected = placeholders_.size();
     if (!run.complete() || (counted && run.count() != expected)) {
-      const char* more =
-          run.count() > expected
-              ? "recomputation tried to save more tensors than forward did: "
-              : "a different number of tensors was saved in forward and recomputation: ";
-      fail(more + std::to_string(expected) + " in forward, " + std::to_string(run.count()) +
-           " during recomputation.");
+      const bool more = run.count() > expected;
+      mismatch.saved_before = expected;
+      mismatch.saved_now = run.count();
+      fail(more ? Mismatch::Kind::kMoreSaved : Mismatch::Kind::kFewerSaved,
+           (more ? "recomputation tried to save more tensors than forward did: "
+                 : "a different number of tensors was saved in forward and recomputation: ") +
+               std::to_string(expected) + " in forward, " + std::to_string(run.count()) +
+               " during recomputation.");
     }
     if (determinism_check_ == DeterminismCheck::kNone) return;
     for (std::size_t i = 0; i < expected; ++i) {
@@ -330,6 +320,7 @@ void Frame::check(const Recomputation& run, const std::vector<std::string>& oper
       if (saved == nullptr) continue;
       const Placeholder& placeholder = *placeholders_[i];
       if (!placeholder.metadata().matches(saved->tensor)) {
+        mismatch.differences.push_back(placeholder.metadata().difference(i, saved->tensor));
         differing += "\n  saved tensor " + std::to_string(i) + ": " +
                      placeholder.metadata().describe() + " in forward, " +
                      Metadata::of(saved->tensor).describe() + " during recomputation";
@@ -343,9 +334,10 @@ void Frame::check(const Recomputation& run, const std::vector<std::string>& oper
     }
   }
   if (!differing.empty()) {
-    fail("recomputed tensors have different metadata than those saved in forward:" + differing);
+    fail(Mismatch::Kind::kOtherMetadata,
+         "recomputed tensors have different metadata than those saved in forward:" + differing);
   }
-  if (!other_values.empty()) fail(other_values);
+  if (!other_values.empty()) fail(Mismatch::Kind::kOtherValues, other_values);
 }
 
 namespace {

@@ -22,6 +22,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -29,6 +30,7 @@
 #include "core/recycling_allocator.h"
 #include "libtorch/autograd/zero_gradients.h"
 #include "libtorch/base/thread_state.h"
+#include "libtorch/operators/operator_trace.h"
 #include "region/arguments.h"
 #include "region/recomputation.h"
 #include "region/replay_state.h"
@@ -45,6 +47,23 @@ class Frame final : public libtorch::HookProvider, public std::enable_shared_fro
 
   // Runs the function for the first time.
   void run_forward(const CheckpointOptions& options);
+  // As long as it lives, all that the function's first run needs is in force.
+  class Forward {
+   public:
+    Forward(Frame& frame, const CheckpointOptions& options);
+    Forward(const Forward&) = delete;
+    Forward& operator=(const Forward&) = delete;
+    // The function has returned.
+    void end();
+
+   private:
+    Frame& frame_;
+    std::optional<ReplayState::Recording> recording_;
+    std::optional<libtorch::ThreadStateScope> in_force_;
+    ContextScope context_;
+    std::optional<libtorch::OperatorTrace> trace_;
+    std::optional<libtorch::CurrentOperatorScope> names_;
+  };
 
   std::unique_ptr<libtorch::SavedVariableHooks> make_hooks() override;
 
@@ -53,7 +72,7 @@ class Frame final : public libtorch::HookProvider, public std::enable_shared_fro
   // read it.
   void recompute_ahead();
 
-  // For placeholders: a tensor is being saved; a tensor is wanted; the tensor will not be wanted
+  // Placeholders call these: a tensor is being saved; a tensor is wanted; the tensor will not be wanted
   // any more.
   std::size_t add(Placeholder& placeholder);
   at::Tensor fetch(const Placeholder& placeholder);

@@ -23,6 +23,11 @@ Metadata Metadata::of(const at::Tensor& tensor) {
   return metadata;
 }
 
+Mismatch::Difference Metadata::difference(std::size_t index, const at::Tensor& tensor) const {
+  const c10::IntArrayRef now = tensor.is_nested() ? c10::IntArrayRef() : tensor.sizes();
+  return {index, sizes, now, dtype, tensor.scalar_type(), device, tensor.device()};
+}
+
 at::Tensor Metadata::of_nothing() const {
   return at::zeros({}, at::TensorOptions().dtype(dtype).device(device)).expand(sizes);
 }

@@ -9,6 +9,8 @@
 #include <cstdint>
 #include <string>
 
+#include "region/foreign.h"
+
 namespace reprise::region {
 
 struct Metadata {
@@ -24,6 +26,8 @@ struct Metadata {
     return dtype == tensor.scalar_type() && device == tensor.device() &&
            (tensor.is_nested() ? sizes.empty() : tensor.sizes() == c10::IntArrayRef(sizes));
   }
+  // For saved tensor `index`, which is now `tensor`. Refers to both.
+  Mismatch::Difference difference(std::size_t index, const at::Tensor& tensor) const;
   // Zeros of that form, in next to no memory: for a reader that does not look at them.
   at::Tensor of_nothing() const;
   // "Float [8, 16] on cpu"

@@ -5,6 +5,7 @@
 #include "core/recycling_allocator.h"
 #include "libtorch/autograd/engine.h"
 #include "libtorch/operators/operator_effects.h"
+#include "region/foreign.h"
 
 namespace reprise::region {
 
@@ -92,9 +93,10 @@ void Recomputation::collect(const at::Tensor& tensor) {
   // Inside a backward that the function runs, the exception would have to pass through the engine,
   // which marks that backward as failed: it is let finish instead. An operator that writes may have
   // been given a tensor to save that it has not written yet: leaving it would hand that out.
-  if (at_last_ == AtLastSlot::kLeave && libtorch::current_backward_id() == backward_ &&
-      !libtorch::is_writing()) {
+  if (may_be_left() && libtorch::current_backward_id() == backward_ && !libtorch::is_writing()) {
     left_ = true;
+    if (at_last_ == AtLastSlot::kLeaveAfterOperator && foreign().leave_afterwards()) return;
+    if (foreign().leave != nullptr) foreign().leave();
     throw StopRecomputation();
   }
 }

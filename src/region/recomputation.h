@@ -35,9 +35,10 @@ class StopRecomputation final : public std::exception {
 
 // How a run ends once every slot that is waited for is full.
 enum class AtLastSlot {
-  kLeave,         // by StopRecomputation
-  kGoOnUnhooked,  // to the function's end, saving nothing
-  kGoOnCounting,  // to the function's end, counting what else is saved
+  kLeave,               // by StopRecomputation
+  kLeaveAfterOperator,  // likewise, where a guest language cannot do it cheaper (foreign.h)
+  kGoOnUnhooked,        // to the function's end, saving nothing
+  kGoOnCounting,        // to the function's end, counting what else is saved
 };
 
 class Recomputation final : public libtorch::HookProvider,
@@ -72,8 +73,10 @@ class Recomputation final : public libtorch::HookProvider,
   // All wanted slots are full, and the run was or may be cut short.
   bool complete() const { return complete_; }
   bool left_early() const { return left_; }
-  // The run may be ended by StopRecomputation.
-  bool may_be_left() const { return at_last_ == AtLastSlot::kLeave; }
+  // The run may be ended by StopRecomputation or what takes its place.
+  bool may_be_left() const {
+    return at_last_ == AtLastSlot::kLeave || at_last_ == AtLastSlot::kLeaveAfterOperator;
+  }
 
   // Hands out the tensor of a slot. False if it was handed out before. Throws autograd's in-place
   // error if the function changed the tensor after it was saved.

@@ -11,6 +11,7 @@
 
 #include "libtorch/autograd/engine.h"
 #include "libtorch/base/thread_state.h"
+#include "region/foreign.h"
 #include "region/metadata.h"
 #include "region/replay_state.h"
 #include "region/texts.h"
@@ -76,8 +77,9 @@ void Reentrant::note_arguments(at::TensorList inputs) {
 
 variable_list Reentrant::unpack_arguments(AutogradContext* context) const {
   const auto fail = [&](std::size_t i, const char* what) {
-    throw DeterminismError(changed_argument(name, position_of(i), arguments[i].metadata, what) +
-                           " or use the out-of-place operator.");
+    refuse(*call, {.kind = Mismatch::Kind::kChangedArgument,
+                   .text = changed_argument(name, position_of(i), arguments[i].metadata, what) +
+                           " or use the out-of-place operator."});
   };
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     if (arguments[i].after_forward != arguments[i].at_start)
@@ -184,20 +186,24 @@ variable_list ReentrantFunction::forward(AutogradContext* context,
 
 variable_list ReentrantFunction::backward(AutogradContext* context,
                                           const variable_list& gradients) {
-  if (!libtorch::backward_accumulates()) {
-    throw DeterminismError(
-        "checkpoint() with reentrant=true is incompatible with autograd::grad() and with passing "
-        "inputs to backward(): its backward accumulates into leaves. Set reentrant=false, or call "
-        "backward() without inputs.");
-  }
-  if (c10::GradMode::is_enabled()) {
-    throw DeterminismError(
-        "checkpoint() with reentrant=true cannot be differentiated twice: the backward that it "
-        "runs inside would not be part of the graph that create_graph=true asks for. Set "
-        "reentrant=false.");
-  }
   const auto region =
       c10::static_intrusive_pointer_cast<Reentrant>(context->saved_data["region"].toCapsule());
+  if (!libtorch::backward_accumulates()) {
+    refuse(
+        *region->call,
+        {.kind = Mismatch::Kind::kNotAccumulating,
+         .text = "checkpoint() with reentrant=true is incompatible with autograd::grad() and with "
+                 "passing inputs to backward(): its backward accumulates into leaves. Set "
+                 "reentrant=false, or call backward() without inputs."});
+  }
+  if (c10::GradMode::is_enabled()) {
+    refuse(
+        *region->call,
+        {.kind = Mismatch::Kind::kSecondDerivative,
+         .text = "checkpoint() with reentrant=true cannot be differentiated twice: the backward "
+                 "that it runs inside would not be part of the graph that create_graph=true asks "
+                 "for. Set reentrant=false."});
+  }
   variable_list inputs = region->unpack_arguments(context);
   variable_list detached;
   for (const at::Tensor& input : inputs) {
@@ -222,11 +228,13 @@ variable_list ReentrantFunction::backward(AutogradContext* context,
   }
   outputs.clear();
   if (!any_requires_grad) {
-    throw DeterminismError(
-        name_of_region(region->name) +
-        ": none of the outputs requires grad when the function is run again, so this reentrant "
-        "region is not necessary: call the function plainly, detach outside of it, or set "
-        "reentrant=false");
+    refuse(
+        *region->call,
+        {.kind = Mismatch::Kind::kNoGradient,
+         .text = name_of_region(region->name) +
+                 ": none of the outputs requires grad when the function is run again, so this "
+                 "reentrant region is not necessary: call the function plainly, detach outside of "
+                 "it, or set reentrant=false"});
   }
   if (!roots.empty()) {
     torch::autograd::backward(roots, root_gradients);
@@ -253,9 +261,13 @@ void run_reentrant(const CheckpointOptions& options,
   });
   if (std::none_of(inputs.begin(), inputs.end(),
                    [](const at::Tensor& input) { return input.requires_grad(); })) {
-    TORCH_WARN(name_of_region(options.name),
-               " with reentrant=true: none of the inputs has requires_grad=true. Gradients will be "
-               "undefined (reentrant=false has no such need)");
+    if (foreign().warn_of_no_gradient != nullptr) {
+      foreign().warn_of_no_gradient();
+    } else {
+      TORCH_WARN(name_of_region(options.name),
+                 " with reentrant=true: none of the inputs has requires_grad=true. Gradients will "
+                 "be undefined (reentrant=false has no such need)");
+    }
   }
   region->call = call;
   region->name = options.name;

@@ -10,6 +10,7 @@
 #include "libtorch/autograd/zero_gradients.h"
 #include "libtorch/base/thread_state.h"
 #include "region/frame.h"
+#include "region/open_region.h"
 #include "region/reentrant.h"
 
 namespace reprise {
@@ -49,13 +50,19 @@ void pass_zeros(std::uint64_t since, at::TensorList arguments, region::Frame& fr
   frame.pass_zeros(std::move(passed));
 }
 
+std::shared_ptr<region::Frame> make_frame(const CheckpointOptions& options,
+                                          const std::shared_ptr<RegionCall>& call,
+                                          Tensors& tensors) {
+  libtorch::ensure_engine_front();
+  call->visit_arguments([&](at::Tensor& tensor) { tensors.push_back(tensor); });
+  return std::allocate_shared<region::Frame>(RecyclingAllocator<region::Frame>(), options, call,
+                                             tensors);
+}
+
 std::shared_ptr<region::Frame> run_in_frame(const CheckpointOptions& options,
                                             const std::shared_ptr<RegionCall>& call) {
-  libtorch::ensure_engine_front();
   Tensors tensors;
-  call->visit_arguments([&](at::Tensor& tensor) { tensors.push_back(tensor); });
-  const auto frame = std::allocate_shared<region::Frame>(RecyclingAllocator<region::Frame>(),
-                                                         options, call, tensors);
+  const auto frame = make_frame(options, call, tensors);
   const std::uint64_t since = libtorch::place_in_graph();
   // What the function drops is to be freed while it runs.
   if (!options.skip_zero_gradients) tensors.clear();
@@ -125,6 +132,27 @@ void run_region(const CheckpointOptions& options, const std::shared_ptr<RegionCa
 std::shared_ptr<region::Frame> region::run_in_frame(
     const CheckpointOptions& options, const std::shared_ptr<detail::RegionCall>& call) {
   return detail::run_released(*call, [&] { return detail::run_in_frame(options, call); });
+}
+
+struct region::OpenRegion::Impl {
+  std::shared_ptr<Frame> frame;
+  std::optional<Frame::Forward> forward;
+};
+
+region::OpenRegion::OpenRegion(const CheckpointOptions& options,
+                               const std::shared_ptr<detail::RegionCall>& call)
+    : impl_(new Impl) {
+  const detail::ArgumentRelease release(*call);
+  detail::Tensors tensors;
+  impl_->frame = detail::make_frame(options, call, tensors);
+  impl_->forward.emplace(*impl_->frame, options);
+}
+
+region::OpenRegion::~OpenRegion() = default;
+
+void region::OpenRegion::end() {
+  impl_->forward->end();
+  impl_->forward.reset();
 }
 
 struct EarlyStopScope::Impl {

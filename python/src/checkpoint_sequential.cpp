@@ -1,0 +1,71 @@
+// checkpoint_sequential() within a number of bytes, for chains of Python functions.
+#include <reprise/sequential.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bindings.h"
+#include "checkpoint_call.h"
+#include "checkpoint_options.h"
+
+namespace reprise::python {
+namespace {
+
+// Stands for a function of Python for as long as that lives: plans are remembered by it.
+struct LayerToken {
+  std::shared_ptr<const void> identity = std::make_shared<char>();
+};
+
+at::Tensor call_layer(PyObject* function, const std::string& name, const at::Tensor& input) {
+  const py::gil_scoped_acquire locked;
+  const Owned arguments(PyTuple_New(1));
+  PyTuple_SET_ITEM(arguments.get(), 0, THPVariable_Wrap(input));
+  const Owned result = call_in_region(function, arguments.get(), nullptr);
+  if (THPVariable_Check(result.get())) return THPVariable_Unpack(result.get());
+  throw UsageError("checkpoint_sequential(): layer " + name + " returned " +
+                   Py_TYPE(result.get())->tp_name +
+                   "; with a number of bytes each layer takes one tensor and returns one. Give a "
+                   "number of segments instead");
+}
+
+// What Python knows of one layer, in the order of the tuple that it gives.
+void add_layer(detail::Layers& layers, const py::tuple& layer) {
+  const auto function = std::make_shared<Owned>(Owned::borrowed(py::object(layer[0]).ptr()));
+  const auto name = layer[1].cast<std::string>();
+  layers.functions.emplace_back([function, name](const at::Tensor& input) {
+    return call_layer(function->get(), name, input);
+  });
+  layers.names.push_back(name);
+  layers.modules.push_back(layer[2].cast<const LayerToken&>().identity);
+  for (const py::handle tensor : layer[3]) {
+    layers.parameters.push_back(THPVariable_Unpack(tensor.ptr()));
+  }
+  for (const py::handle tensor : layer[4]) {
+    layers.buffers.push_back(THPVariable_Unpack(tensor.ptr()));
+  }
+  for (const py::handle trains : layer[5]) layers.trains.push_back(trains.cast<bool>());
+}
+
+at::Tensor within(const py::list& given, const py::object& budget, const at::Tensor& input,
+                  long flags) {
+  detail::Layers layers;
+  for (const py::handle layer : given) {
+    add_layer(layers, py::reinterpret_borrow<py::tuple>(layer));
+  }
+  const Bytes bytes = bytes_of(budget, "segments");
+  // Layers take the lock themselves: profiling excludes other threads meanwhile.
+  const py::gil_scoped_release unlocked;
+  return detail::checkpoint_within(layers, bytes, input, checkpoint_options(flags));
+}
+
+}  // namespace
+
+void bind_checkpoint_sequential(py::module_& module) {
+  py::class_<LayerToken>(module, "LayerToken").def(py::init<>());
+  module.def("checkpoint_within", &within);
+}
+
+}  // namespace reprise::python

@@ -1,0 +1,93 @@
+"""reprise.install(): libraries that use torch.utils.checkpoint use reprise.checkpoint."""
+
+import copy
+import inspect
+
+import pytest
+import torch
+import torch.utils.checkpoint
+from torch import nn
+from torch.distributed._composable import checkpoint as composable
+from torch.distributed.algorithms._checkpoint import checkpoint_wrapper as wrapping
+
+import reprise
+import reprise.checkpoint as ours
+
+THEIRS = torch.utils.checkpoint
+
+
+@pytest.fixture
+def installed():
+    reprise.install()
+    yield
+    reprise.uninstall()
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(6, 6), nn.GELU(), nn.Dropout(0.3))
+
+    def forward(self, x, *, fails=False):
+        if fails:
+            raise RuntimeError("in forward")
+        return self.inner(x)
+
+
+def gradients(model, x):
+    torch.manual_seed(4)
+    model.zero_grad()
+    model(x).sum().backward()
+    return [parameter.grad for parameter in model.parameters()]
+
+
+def test_all_names_of_torch_are_there_with_their_parameters():
+    assert set(THEIRS.__all__) <= set(ours.__all__)
+    for name in THEIRS.__all__:
+        mine, other = getattr(ours, name), getattr(THEIRS, name)
+        if inspect.isfunction(other):
+            assert set(inspect.signature(other).parameters) <= set(inspect.signature(mine).parameters), name
+    assert ours._infer_device_type is THEIRS._infer_device_type
+    with pytest.raises(AttributeError):
+        ours.there_is_no_such_name
+
+
+def test_installing_replaces_the_module_and_names_that_others_imported(installed):
+    assert torch.utils.checkpoint is ours
+    assert wrapping.torch_utils_checkpoint is ours.checkpoint
+    reprise.uninstall()
+    assert torch.utils.checkpoint is THEIRS
+    assert wrapping.torch_utils_checkpoint is THEIRS.checkpoint
+    reprise.install()
+    reprise.install()
+    from torch.utils.checkpoint import checkpoint
+
+    assert checkpoint is ours.checkpoint
+
+
+@pytest.mark.parametrize("kind", ["REENTRANT", "NO_REENTRANT"])
+def test_the_checkpoint_wrapper_gives_the_gradients_of_the_plain_module(installed, kind):
+    model = Block()
+    x = torch.randn(3, 6, requires_grad=True)
+    expected = gradients(copy.deepcopy(model), x)
+    wrapped = wrapping.checkpoint_wrapper(model, checkpoint_impl=wrapping.CheckpointImpl[kind])
+    assert all(torch.equal(a, b) for a, b in zip(gradients(wrapped, x), expected, strict=True))
+
+
+def test_the_composable_form_gives_the_gradients_of_the_plain_module(installed):
+    model = nn.Sequential(Block(), Block())
+    x = torch.randn(3, 6)
+    expected = gradients(copy.deepcopy(model), x)
+    composable(model[0])
+    composable(model[1])
+    assert all(torch.equal(a, b) for a, b in zip(gradients(model, x), expected, strict=True))
+
+
+def test_a_module_that_fails_in_the_composable_form_leaves_nothing_in_force(installed):
+    block = composable(Block())
+    x = torch.randn(3, 6)
+    with pytest.raises(RuntimeError, match="in forward"):
+        block(x, fails=True)
+    y = (x.requires_grad_() * 1).sin()
+    y.sum().backward()  # saves what it saves, in no region
+    gradients(block, torch.randn(3, 6))

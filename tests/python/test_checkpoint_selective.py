@@ -1,0 +1,161 @@
+"""Selective checkpointing by policies of Python."""
+
+import functools
+
+import pytest
+import torch
+
+from reprise.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+
+aten = torch.ops.aten
+SAVE, RECOMPUTE = CheckpointPolicy.MUST_SAVE, CheckpointPolicy.PREFER_RECOMPUTE
+
+
+RUNS = []
+
+
+@torch.library.custom_op("reprise_tests::product", mutates_args=())
+def product(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    RUNS.append(None)
+    return x.mm(w)
+
+
+def backward_of_product(ctx, gradient):
+    x, w = ctx.saved_tensors
+    return gradient.mm(w.t()), x.t().mm(gradient)
+
+
+product.register_autograd(
+    backward_of_product, setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs))
+PRODUCT = torch.ops.reprise_tests.product.default
+
+
+def contexts(policy, **options):
+    return functools.partial(create_selective_checkpoint_contexts, policy, **options)
+
+
+def keep_products(context, op, *args, **kwargs):
+    return op is PRODUCT
+
+
+@pytest.mark.parametrize("policy, runs", [
+    ([PRODUCT], 2), (keep_products, 2), (lambda *args, **kwargs: SAVE if args[1] is PRODUCT else RECOMPUTE, 2),
+    ([aten.sin.default], 4)])
+def test_kept_products_are_not_made_again(policy, runs):
+    x, w = torch.randn(4, 4, requires_grad=True), torch.randn(4, 4, requires_grad=True)
+
+    def function(x, w):
+        return product(product(x, w).sin(), w).cos()
+
+    expected = torch.autograd.grad(function(x, w).sum(), (x, w))
+    RUNS.clear()
+    y = checkpoint(function, x, w, use_reentrant=False, context_fn=contexts(policy))
+    found = torch.autograd.grad(y.sum(), (x, w))
+    assert len(RUNS) == runs
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+def test_a_policy_is_asked_in_forward_with_what_the_operator_took_and_gave():
+    asked = []
+
+    def policy(context, op, *args, **kwargs):
+        asked.append((op, args, kwargs, context.op_output, context.is_recompute))
+        return RECOMPUTE
+
+    x = torch.randn(4, requires_grad=True)
+    y = checkpoint(
+        lambda x: x.double().sum(0, keepdim=True).sin(), x, use_reentrant=False, context_fn=contexts(policy))
+    asked_in_forward = len(asked)
+    y.sum().backward()
+    assert len(asked) == asked_in_forward
+    by_op = {op: rest for op, *rest in asked}
+    args, kwargs, output, is_recompute = by_op[aten._to_copy.default]
+    assert kwargs == {"dtype": torch.float64} and isinstance(args[0], torch.Tensor)
+    assert output.dtype is torch.float64 and is_recompute is False
+    args, kwargs, _, _ = by_op[aten.sum.dim_IntList]
+    assert args[1:] == ([0], True) and kwargs == {}
+
+
+def test_an_error_of_a_policy_passes_through():
+    class Mine(Exception):
+        pass
+
+    def policy(context, op, *args, **kwargs):
+        raise Mine
+
+    with pytest.raises(Mine):
+        checkpoint(torch.sin, torch.randn(3, requires_grad=True), use_reentrant=False, context_fn=contexts(policy))
+
+
+def test_a_kept_result_that_was_changed_is_an_error_unless_that_is_allowed():
+    def function(x):
+        return x.sin().mul_(2).cos().exp()
+
+    x = torch.randn(3, requires_grad=True)
+    (expected,) = torch.autograd.grad(function(x).sum(), x)
+    y = checkpoint(function, x, use_reentrant=False, context_fn=contexts([aten.sin.default]))
+    with pytest.raises(RuntimeError, match="has been mutated"):
+        y.sum().backward()
+    y = checkpoint(
+        function, x, use_reentrant=False, context_fn=contexts([aten.sin.default], allow_cache_entry_mutation=True))
+    (found,) = torch.autograd.grad(y.sum(), x)
+    assert torch.equal(found, expected)
+
+
+def test_an_operator_that_writes_is_made_again_whatever_the_policy_says():
+    def function(x):
+        return torch.relu_(x * 2).sin()
+
+    x = torch.randn(8, requires_grad=True)
+    (expected,) = torch.autograd.grad(function(x).sum(), x)
+    y = checkpoint(function, x, use_reentrant=False, context_fn=contexts(lambda *args, **kwargs: SAVE), early_stop=False)
+    with pytest.raises(RuntimeError, match="has been mutated"):
+        y.sum().backward()  # the product, whose result relu_ changes
+    y = checkpoint(function, x, use_reentrant=False, context_fn=contexts([aten.relu_.default]))
+    (found,) = torch.autograd.grad(y.sum(), x)
+    assert torch.equal(found, expected)
+
+
+def test_a_region_is_recomputed_once():
+    x = torch.randn(3, requires_grad=True)
+    y = checkpoint(lambda x: x.sin().cos(), x, use_reentrant=False, context_fn=contexts([aten.sin.default])).sum()
+    y.backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="Trying to backward an extra time"):
+        y.backward()
+
+
+@pytest.mark.parametrize("policy", ["MUST_CPU_OFFLOAD", "PREFER_CPU_OFFLOAD"])
+def test_offloading_what_is_in_host_memory_keeps_it(policy):
+    x = torch.randn(3, requires_grad=True)
+    (expected,) = torch.autograd.grad(x.sin().cos().sum(), x)
+    answer = getattr(CheckpointPolicy, policy)
+    y = checkpoint(
+        lambda x: x.sin().cos(), x, use_reentrant=False, context_fn=contexts(lambda *args, **kwargs: answer))
+    assert torch.equal(torch.autograd.grad(y.sum(), x)[0], expected)
+
+
+def test_hooks_around_see_what_is_kept_if_they_are_respected():
+    packed = []
+
+    def run(respect):
+        packed.clear()
+        x = torch.randn(3, requires_grad=True)
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: packed.append(t) or t, lambda t: t):
+            y = checkpoint(
+                lambda x: x.sin().cos(), x, use_reentrant=False, context_fn=contexts([aten.sin.default]),
+                respect_saved_tensors_hooks=respect)
+        return y, len(packed)
+
+    assert run(True)[1] > run(False)[1]
+    with pytest.warns(FutureWarning, match="respect_saved_tensors_hooks"):
+        run(None)
+
+
+@pytest.mark.parametrize("policy, error, text", [
+    ([torch.sin], ValueError, "Expected op in `op_list` to be an OpOverload"),
+    ([aten.sin], ValueError, "change it to `torch.ops.aten.mm.default`"),
+    (3, TypeError, "either a function or a list of ops"),
+])
+def test_what_is_no_policy_is_refused(policy, error, text):
+    with pytest.raises(error, match=text):
+        create_selective_checkpoint_contexts(policy)
