@@ -1,6 +1,7 @@
 """reprise.checkpoint beside torch.utils.checkpoint: one region of one operator, and blocks of a small transformer."""
 
 import functools
+import importlib.util
 import statistics
 import sys
 from pathlib import Path
@@ -10,10 +11,16 @@ import torch
 import torch.utils.checkpoint as theirs
 from timing import race
 
-sys.path.append(str(Path(__file__).parents[1] / "peers"))
+PEERS = Path(__file__).parents[1] / "peers"
+sys.path.append(str(PEERS))
 
 from blocks import make_blocks  # noqa: E402
-from transformers import COARSE, FINE, MATMULS  # noqa: E402
+
+# By its path: a library has the same name.
+spec = importlib.util.spec_from_file_location("peer_transformers", PEERS / "transformers.py")
+peer = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(peer)
+COARSE, FINE, MATMULS = peer.COARSE, peer.FINE, peer.MATMULS
 
 SIDES = {"ours": ours, "peer": theirs}
 

@@ -20,7 +20,7 @@ namespace {
 // decides about speed only: a wrong guess runs a short tail again, or leaves it dearly.
 constexpr std::uint64_t kCostOfLeaving = 5 * kTicksPerMicrosecond;
 // The same where the exception also passes through a guest language, whose caches are cold by then.
-constexpr std::uint64_t kCostOfLeavingGuest = 25 * kTicksPerMicrosecond;
+constexpr std::uint64_t kCostOfLeavingGuest = 50 * kTicksPerMicrosecond;
 
 // Identifies one backward call or one group of them. Groups count down from the top.
 constexpr std::uint64_t kNoKey = 0;
