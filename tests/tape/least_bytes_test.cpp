@@ -103,19 +103,20 @@ TEST_F(LeastBytes, OfAStepUnderPressureAreThoseOfTheStepWithRoom) {
   }
 }
 
-TEST_F(LeastBytes, WorkOnlineAndByPlans) {
+// What is dropped first depends on when it was used last, and so on the clock.
+TEST_F(LeastBytes, WithSomePercentMoreWorkOnlineAndByPlans) {
   const tape::ReplayCosts::GivenScope given(
       {.seconds_a_replay = 1e-4, .packed_bytes_a_second = 3e9});
   for (const bool learn : {false, true}) {
     for (const testing::TrainedKind& kind : testing::trained()) {
-      SCOPED_TRACE(kind.name);
+      SCOPED_TRACE(std::string(kind.name) + (learn ? ", with plans" : ", online"));
       Trained net = kind.make();
       take_step(net);
       const BudgetOptions options{.plan_repeated_steps = learn,
                                   .planning_time = std::chrono::duration<double>(0.1)};
       MemoryBudget roomy(GiB(64), options);
       take_steps(net, roomy, 2);
-      EXPECT_TRUE(runs(net, roomy.least().value(), options, 5));
+      EXPECT_TRUE(runs(net, roomy.least().value() * 1.05, options, 5));
     }
   }
 }
