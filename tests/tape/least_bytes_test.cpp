@@ -103,7 +103,7 @@ TEST_F(LeastBytes, OfAStepUnderPressureAreThoseOfTheStepWithRoom) {
   }
 }
 
-// What is dropped first depends on when it was used last, and so on the clock.
+// The clock decides what is dropped first: the time since its last use counts.
 TEST_F(LeastBytes, WithSomePercentMoreWorkOnlineAndByPlans) {
   const tape::ReplayCosts::GivenScope given(
       {.seconds_a_replay = 1e-4, .packed_bytes_a_second = 3e9});
