@@ -54,6 +54,17 @@ choose_torch() {
   export REPRISE_TORCH_DIR REPRISE_PYTHON=${REPRISE_PYTHON:-python3}
 }
 
+# What the tests and benchmarks of the Python package need, by pip, where torch is the one in .venv. Another
+# environment is left as it is.
+setup_python_tests() {
+  [ "$REPRISE_PYTHON" = "$root/.venv/bin/python3" ] || return 0
+  "$REPRISE_PYTHON" -c 'import hypothesis, mypy, pytest, scikit_build_core, transformers' 2>/dev/null && return
+  step "Python tests: $(tr '\n' ' ' <scripts/support/requirements-python.txt)"
+  # shellcheck disable=SC2086  # several options in one variable
+  "$REPRISE_PYTHON" -m pip install -qq --disable-pip-version-check ${REPRISE_PIP_OPTIONS:-} \
+    -r scripts/support/requirements-python.txt || fail "pip could not install scripts/support/requirements-python.txt"
+}
+
 # Whether the Python package can be built for the interpreter that has torch.
 has_python_headers() {
   [ -e "$REPRISE_TORCH_DIR/lib/libtorch_python.so" ] && "$REPRISE_PYTHON" 2>/dev/null - <<'PYTHON'
