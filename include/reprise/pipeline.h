@@ -87,7 +87,8 @@ struct PipelineOptions {
   // workers or one for each. Which micro-batches are kept, and which layers of the others run again,
   // is then planned (reprise/pipeline_residency.h). The bytes are for parameters, their gradients,
   // buffers, and what forwards and backwards keep and need for a moment. The mini-batch, outputs
-  // of the model and losses are the caller's. Optimizer states do not count either.
+  // of the model and losses are the caller's. Optimizer states do not count either. The bytes are
+  // planned from layers that were measured one by one. In tests a step passed them by up to 3 %.
   //
   // The first call for a mini-batch of a form runs each layer, and the loss, some times on the first
   // micro-batch, as profile_chain() does. So no other thread should allocate meanwhile. The call
