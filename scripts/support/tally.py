@@ -1,6 +1,7 @@
 """Counts the cases of a ctest run: those of a test program by GoogleTest's report, those of pytest by its report, those of a
-Python test by what unittest printed, and every other entry as one. Prints `<passed> <failed> <skipped>` and, on standard error, what failed and why
-cases were skipped. A program that crashed or ran out of time counts as one failure more than it reported."""
+Python test by what unittest printed, and every other entry as one. Prints `<passed> <failed> <skipped>` and, on standard
+error, what failed and why cases were skipped. A program that crashed or ran out of time counts as one failure more than it
+reported."""
 
 import collections
 import pathlib
