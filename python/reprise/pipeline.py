@@ -26,6 +26,12 @@ Norm = Union[torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.BatchNorm3d]
 _NORMS = (torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.BatchNorm3d)
 
 
+# Where input and weight gradients come apart, each node of a graph is asked whether it is traceable. Nodes of Python
+# functions read that from the function's class. Newer classes of torch do not have it.
+if not hasattr(torch.autograd.Function, "is_traceable"):
+    torch.autograd.Function.is_traceable = False  # type: ignore[attr-defined]
+
+
 class Skippable:
     """A base of modules with skip connections, beside torch.nn.Module."""
 

@@ -208,11 +208,12 @@ void bind_draws(py::module_& module) {
   py::class_<Draws>(
       module, "DrawsOfLayer",
       "A context manager: operators of this thread draw as that layer does for that micro-batch.")
-      .def(py::init([](std::uint64_t seed, std::int64_t micro_batch, std::int64_t layer) {
-             return std::make_unique<Draws>(Draws{seed, micro_batch, layer, nullptr});
-           }),
-           py::arg("seed"), py::arg("micro_batch"), py::arg("layer"),
-           "seed: of seed_of_pipeline(). layer: counted from 0 over the whole model.")
+      .def(
+          py::init([](std::uint64_t seed, std::int64_t micro_batch, std::int64_t layer) {
+            return std::make_unique<Draws>(Draws{seed, micro_batch, layer, nullptr});
+          }),
+          py::arg("seed"), py::arg("micro_batch"), py::arg("layer"),
+          "`seed` is what seed_of_pipeline() returned. `layer` counts from 0 over the whole model.")
       .def(
           "__enter__",
           [](Draws& draws) -> Draws& {

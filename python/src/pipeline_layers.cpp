@@ -50,7 +50,40 @@ class LayerReference {
   std::size_t index_;
 };
 
+bool is_ending() {
+#if PY_VERSION_HEX >= 0x030D0000
+  return Py_IsFinalizing() != 0;
+#else
+  return Py_IsInitialized() == 0 || _Py_IsFinalizing() != 0;
+#endif
+}
+
+// Gives a worker's thread a state of the interpreter that lasts. Without it, an exception that a hook
+// raises in a backward call of this thread is lost as soon as the hook has given the lock back.
+class LastingThreadState {
+ public:
+  // Threads of Python, and the caller's, have a state that somebody else counts.
+  LastingThreadState() : is_own_(PyGILState_GetThisThreadState()->gilstate_counter == 1) {
+    if (is_own_) PyGILState_Ensure();
+  }
+  ~LastingThreadState() {
+    if (!is_own_ || is_ending()) return;
+    PyGILState_Ensure();
+    PyGILState_Release(PyGILState_LOCKED);
+    PyGILState_Release(PyGILState_UNLOCKED);
+  }
+  LastingThreadState(const LastingThreadState&) = delete;
+  LastingThreadState& operator=(const LastingThreadState&) = delete;
+
+ private:
+  const bool is_own_;
+};
+
+// Under the lock, which the calling thread gives back by itself.
+void keep_thread_state() { thread_local const LastingThreadState lasting; }
+
 Owned call_with(const py::handle& function, std::vector<Owned> values) {
+  keep_thread_state();
   const Owned arguments(PyTuple_New(static_cast<Py_ssize_t>(values.size())));
   for (std::size_t i = 0; i < values.size(); ++i) {
     PyTuple_SET_ITEM(arguments.get(), static_cast<Py_ssize_t>(i), values[i].release());
@@ -64,7 +97,7 @@ Owned call_with(const py::handle& function, const Tensors& tensors) {
   return call_with(function, std::move(values));
 }
 
-// What Python raises passes through the pipeline as it is.
+// An exception of the method passes through the pipeline as it is.
 py::object method(const LayerReference& layer, const char* name) { return layer.get().attr(name); }
 
 }  // namespace

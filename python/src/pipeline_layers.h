@@ -33,7 +33,7 @@ struct NormStandIn {
 // The attributes of one layer are read from an object of the class _Layer (reprise/pipeline.py).
 // `holder` is a list of such.
 std::vector<PipelineLayer> pipeline_layers(const py::list& holder);
-// For measuring while the list lives: one tensor in, one out.
+// The list must live as long as they are measured. Each takes one tensor and returns one.
 detail::Layers layers_to_measure(const py::list& holder);
 
 // Calls a method that takes an event, of the object that `holder` refers to weakly; nothing where it is

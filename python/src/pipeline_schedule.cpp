@@ -48,7 +48,7 @@ std::vector<PipelineMicroBatch> all_of(const PipelineResidency::Stage& stage) {
 
 void bind_table(py::module_& module) {
   py::class_<PipelineAction>(module, "PipelineAction",
-                             "What a worker does at one place of its list; str() is \"0F3\".")
+                             "A worker does this at one place of its list; str() is \"0F3\".")
       .def(py::init([](std::int64_t stage, const std::string& work, std::int64_t micro_batch) {
              return PipelineAction{stage, work_of(work), micro_batch};
            }),
@@ -135,7 +135,7 @@ void bind_names(py::module_& module) {
   module.def("by_name", &schedules::by_name, py::arg("name"), py::arg("workers"),
              py::arg("stages_per_worker"), py::arg("micro_batches"),
              "The schedule with one of the names().");
-  module.def("names", &schedules::names, "What Pipeline's `schedule` may be called.");
+  module.def("names", &schedules::names, "The names that Pipeline takes as `schedule`.");
 
   module.def("balance_by_cost", &balance_by_cost, py::arg("costs"), py::arg("parts"),
              "The layers of each of `parts` runs of layers, whose largest sum of costs is least.");
@@ -157,12 +157,13 @@ void bind_lives(py::module_& module, py::module_& schedules) {
   using Worker = PipelineLives::Worker;
   py::class_<Worker>(module, "WorkerLives", "How many activations a worker holds.")
       .def_readonly("kept", &Worker::kept, "After each slot of the worker's list.")
-      .def_readonly("checkpointed", &Worker::checkpointed, "The same of those that are recomputed.")
+      .def_readonly("checkpointed", &Worker::checkpointed,
+                    "The same for activations that are recomputed.")
       .def_readonly("peak_kept", &Worker::peak_kept, "The most at once.")
       .def_readonly("peak_checkpointed", &Worker::peak_checkpointed)
       .def_readonly("buffer", &Worker::buffer,
                     "The buffer of each activation, in the order of the worker's forwards.")
-      .def_readonly("buffers", &Worker::buffers, "As few as lives permit.");
+      .def_readonly("buffers", &Worker::buffers, "The number of buffers, as few as lives permit.");
   schedules.def(
       "activation_lives",
       [](const PipelineSchedule& schedule, std::int64_t checkpoint_stop) {
@@ -264,8 +265,8 @@ void bind_simulation(py::module_& module, py::module_& schedules) {
 }
 
 void bind_residency(py::module_& module) {
-  auto micro_batch = py::class_<PipelineMicroBatch>(module, "PipelineMicroBatch",
-                                                    "What one stage does with one micro-batch.");
+  auto micro_batch = py::class_<PipelineMicroBatch>(
+      module, "PipelineMicroBatch", "The bytes and seconds of one stage and one micro-batch.");
   bytes(micro_batch, "kept", &PipelineMicroBatch::kept,
         "Bytes between its forward and its backward, its input included.");
   bytes(micro_batch, "forward_peak", &PipelineMicroBatch::forward_peak,
@@ -282,7 +283,7 @@ void bind_residency(py::module_& module) {
       .def_readonly("layers", &PipelineMicroBatch::layers);
 
   using Stage = PipelineResidency::Stage;
-  py::class_<Stage>(module, "PipelineStageResidency", "What one stage keeps of each micro-batch.")
+  py::class_<Stage>(module, "PipelineStageResidency", "The plan of one stage for each micro-batch.")
       .def_readonly("worker", &Stage::worker)
       .def_property_readonly("micro_batches", &all_of);
 

@@ -1,79 +1,17 @@
-"""reprise.Pipeline: models of Python modules, cut into stages."""
-
-import contextlib
-import gc
-import os
-import signal
-import threading
-import weakref
+"""reprise.Pipeline: models of Python modules, cut into stages, do what the same micro-batches do one after another."""
 
 import pytest
 import torch
 from torch import nn
 
 import reprise
+from pipeline_testing import TWO, Returns, blocks, check_step, outcome, plain_step, same
 from reprise import schedules
 
-TWO = ["cpu", "cpu"]
 CASES = [
     ("gpipe", [7, 8], None), ("gpipe", [15], None), ("1f1b", [5, 5, 5], None), ("looped-bfs", [4, 4, 4, 3], TWO),
     ("interleaved-1f1b", [4, 4, 4, 3], TWO), ("zero-bubble", [4, 4, 4, 3], TWO), ("zbv", [4, 4, 4, 3], TWO),
     ("dualpipev", [4, 4, 4, 3], TWO)]
-
-
-def blocks(count, dropout=0.3):
-    torch.manual_seed(1)
-    return nn.Sequential(*[
-        layer for _ in range(count)
-        for layer in (nn.Linear(8, 8), nn.ReLU(inplace=True), nn.LayerNorm(8), nn.Dropout(dropout), nn.Tanh())])
-
-
-def outcome(model, loss):
-    """Loss, gradients and buffers; the gradients are dropped."""
-    found = [loss.detach(), *[p.grad for p in model.parameters()], *[b.clone() for b in model.buffers()]]
-    model.zero_grad()
-    return found
-
-
-def same(found, expected):
-    return all(a is b is None or torch.equal(a, b) for a, b in zip(found, expected, strict=True))
-
-
-def order_of(schedule):
-    """The micro-batches in the order in which their gradients reach the parameters of every stage."""
-    orders = {}
-    for action in (action for worker in schedule.workers for slot in worker for action in slot):
-        if action.work in "BW":
-            orders.setdefault(action.stage, []).append(action.micro_batch)
-    first = orders.pop(0)
-    assert all(order == first for order in orders.values())
-    return first
-
-
-def plain_step(model, x, target, schedule, chunks, loss=nn.functional.mse_loss):
-    """Each micro-batch through all layers, and then backward, one after another."""
-    seed = reprise.seed_of_pipeline()
-    losses, total = [], 0
-    for i, (part, expected) in enumerate(zip(x.chunk(chunks), target.chunk(chunks))):
-        for index, layer in enumerate(model):
-            with reprise.DrawsOfLayer(seed, i, index):
-                part = layer(part)
-        losses.append((loss(part, expected), len(expected) / len(target)))
-        total = total + losses[-1][0].detach() * losses[-1][1]
-    for i in order_of(schedule):
-        value, weight = losses[i]
-        value.backward(torch.full_like(value, weight))
-    return outcome(model, total)
-
-
-def check_step(model, x, target, chunks, loss=nn.functional.mse_loss, scope=contextlib.nullcontext, **options):
-    pipe = reprise.Pipeline(model, chunks=chunks, **options)
-    torch.manual_seed(2)
-    with scope():
-        expected = plain_step(model, x, target, pipe.schedule(len(x.chunk(chunks))), chunks, loss)
-    torch.manual_seed(2)
-    assert same(outcome(model, pipe.step(x, target, loss).loss), expected), options
-    return pipe
 
 
 @pytest.mark.parametrize("schedule, balance, devices", CASES, ids=lambda value: str(value))
@@ -161,17 +99,6 @@ def test_values_may_be_tuples():
         reprise.Pipeline([Returns({"a": 1})], balance=[1])(a)
 
 
-class Returns(nn.Module):
-    """Returns what it was made with, or calls it if it can."""
-
-    def __init__(self, value):
-        super().__init__()
-        self.value = value
-
-    def forward(self, x):
-        return self.value(x) if callable(self.value) else self.value
-
-
 @pytest.mark.parametrize("stop", [0, 3, 4])
 def test_batch_norm_counts_each_micro_batch_once(stop):
     model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Linear(8, 8), nn.BatchNorm1d(8))
@@ -240,93 +167,6 @@ def test_skips_are_checked():
     assert own("x") == own("x") != other("x")
 
 
-def test_layers_know_which_run_they_are_in_and_events_are_told():
-    seen, events = [], []
-
-    def spy(x):
-        seen.append((reprise.is_checkpointing(), reprise.is_recomputing(), threading.get_ident() == caller))
-        return x.sin()
-
-    caller = threading.get_ident()
-    pipe = reprise.Pipeline([Returns(spy)], balance=[1], chunks=2, on_event=events.append)
-    pipe(torch.randn(2, 2, requires_grad=True)).sum().backward()
-    assert seen == [(True, False, False), (False, False, False), (False, True, False)]
-    assert [(str(each.action), each.recompute) for each in events] == [
-        ("0F0", False), ("0F1", False), ("0B1", False), ("0B0", True), ("0B0", False)]
-    timeline = pipe.timeline()
-    assert len(timeline.workers) == 1 and len(timeline.workers[0].events) == 5 and timeline.time > 0
-    assert "F0" in timeline.text(columns=60) and "<svg" in timeline.svg() and '"ph"' in timeline.chrome_trace()
-
-
-def test_workers_have_the_callers_settings_and_parameters_their_hooks():
-    seen = []
-
-    def spy(x):
-        seen.append((torch.mm(x, x).dtype, torch.get_num_threads()))
-        return x
-
-    pipe = reprise.Pipeline([Returns(spy), nn.Linear(4, 4)], balance=[1, 1], threads=1)
-    calls = []
-    next(pipe.parameters()).register_hook(lambda gradient: calls.append(threading.get_ident()))
-    with torch.autocast("cpu", torch.bfloat16):
-        output = pipe(torch.randn(4, 4, requires_grad=True))
-    output.float().sum().backward()
-    assert seen == [(torch.bfloat16, 1)] and len(calls) == 1
-
-
-class Broken(Exception):
-    pass
-
-
-@pytest.mark.parametrize("kind", [Broken, KeyboardInterrupt, SystemExit])
-@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
-def test_the_first_exception_comes_out_as_itself_and_the_next_step_works(kind, schedule):
-    left = [-1]
-
-    def maybe(x):
-        left[0] -= 1
-        if left[0] == -1:
-            raise kind("layer 3 broke")
-        return x * 2
-
-    model = blocks(1, dropout=0.0)
-    model[3] = Returns(maybe)
-    x = torch.randn(8, 8)
-    pipe = reprise.Pipeline(model, balance=[2, 3], chunks=4, schedule=schedule)
-    good = outcome(model, pipe.step(x, x, nn.functional.mse_loss).loss)
-    for at in (1, 3, 6):  # in forward, and in a recomputation
-        left[0] = at
-        with pytest.raises(kind, match="layer 3 broke") as caught:
-            pipe.step(x, x, nn.functional.mse_loss)
-        assert any(entry.name == "maybe" for entry in caught.traceback)
-        left[0] = -1
-        model.zero_grad()
-        assert same(outcome(model, pipe.step(x, x, nn.functional.mse_loss).loss), good)
-    for at in (4, 6):  # in a recomputation of a backward of the user's own
-        left[0] = at
-        output = pipe(x)
-        with pytest.raises(kind, match="layer 3 broke"):
-            output.sum().backward()
-        model.zero_grad()
-
-
-def fails(*_):
-    raise Broken("it broke")
-
-
-def test_exceptions_of_losses_observers_and_hooks_come_out_as_themselves():
-    model, x = blocks(1), torch.randn(4, 8)
-    with pytest.raises(Broken):
-        reprise.Pipeline(model, balance=[2, 3], chunks=2).step(x, x, fails)
-    with pytest.raises(Broken):
-        reprise.Pipeline(model, balance=[2, 3], chunks=2, on_event=fails).step(x, x, nn.functional.mse_loss)
-    with pytest.raises(reprise.UsageError, match="the loss returned an object of type float"):
-        reprise.Pipeline(model, balance=[2, 3], chunks=2).step(x, x, lambda *_: 1.0)
-    model[0].weight.register_hook(fails)
-    with pytest.raises(Broken):
-        reprise.Pipeline(model, balance=[2, 3], chunks=2)(x).sum().backward()
-
-
 class Double(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, weight):
@@ -358,55 +198,6 @@ def test_autograd_functions_and_regions_of_python_run_in_layers(schedule, balanc
     x, target = torch.randn(8, 8), torch.randn(8, 8)
     for stop in (0, 4):
         check_step(model, x, target, 4, schedule=schedule, balance=balance, devices=devices, checkpoint_stop=stop)
-
-
-def test_everything_dies_without_the_collector():
-    gc.disable()
-    try:
-        for when in ("before", "after", "failed"):
-            # Backward runs before or after the program drops the pipeline, or not at all.
-            model, x = blocks(1), torch.randn(4, 8)
-            pipe = reprise.Pipeline(model, balance=[2, 3], chunks=2)
-            dead = [weakref.ref(pipe), weakref.ref(model[0]), weakref.ref(model[4])]
-            output = pipe(x)
-            dead.append(weakref.ref(output))
-            pipe.step(x, x, nn.functional.mse_loss)
-            del model
-            if when == "before":
-                del pipe
-                output.sum().backward()
-            elif when == "failed":
-                with contextlib.suppress(Broken):
-                    pipe.step(x, x, fails)
-                del pipe
-            else:
-                output.sum().backward()
-                del pipe
-            del output
-            assert [each() for each in dead] == [None] * 4, when
-    finally:
-        gc.enable()
-
-
-def test_the_collector_frees_who_observes_its_own_pipeline():
-    class Trainer:
-        def __init__(self):
-            layer = nn.Linear(2, 2)
-            layer.register_forward_hook(self.hook)
-            self.pipe = reprise.Pipeline([layer], balance=[1], on_event=self.note)
-
-        def note(self, event):
-            pass
-
-        def hook(self, *_):
-            pass
-
-    trainer = Trainer()
-    trainer.pipe(torch.randn(2, 2)).sum().backward()
-    dead = weakref.ref(trainer)
-    del trainer
-    gc.collect()
-    assert dead() is None
 
 
 def test_bytes_are_planned():
@@ -462,85 +253,3 @@ def test_schedules_are_simulated():
     assert [lives.peak_kept for lives in schedules.activation_lives(schedule)] == [4, 3, 2, 1]
     assert schedules.balance_by_cost([3.0, 1.0, 1.0, 1.0], 2) == [1, 3]
     assert schedules.balance([1.0, 1.0], ["1KB", 500], 2, 1000) == [1, 1]
-
-
-@pytest.mark.parametrize("options, text", [
-    ({"balance": []}, r"the balance \(empty\) gives 0 layers, and the model has 5"),
-    ({"balance": [2, 2]}, r"\(2 \+ 2\) gives 4 layers"),
-    ({"balance": [5], "chunks": 0}, "chunks is 0"),
-    ({"balance": [5], "checkpoint": "sometimes"}, "checkpoint is 'sometimes'"),
-    ({"balance": [5], "checkpoint_stop": -1}, "checkpoint_stop is -1"),
-    ({"balance": [5], "threads": -2}, "threads is -2"),
-    ({"balance": [5], "schedule": "2f2b"}, "2f2b"),
-    ({"balance": [5], "bytes": 1.5}, "bytes is 1.5; give an int of bytes"),
-    ({"balance": [2, 3], "devices": ["cuda:99", "cpu"]}, "there is no device cuda:99"),
-    ({"balance": [2, 2, 1], "devices": TWO}, "3 stages cannot be shared evenly among 2 workers")])
-def test_options_that_do_not_fit_are_refused(options, text):
-    with pytest.raises(reprise.UsageError, match=text):
-        reprise.Pipeline(blocks(1), **options)
-
-
-def test_calls_that_do_not_fit_are_refused():
-    shared = nn.Linear(8, 8)
-    with pytest.raises(reprise.UsageError, match="shares a parameter with stage 0, and is in stage 1"):
-        reprise.Pipeline([shared, nn.Linear(8, 8), shared], balance=[2, 1])
-    pipe, x = reprise.Pipeline(blocks(1), balance=[2, 3], chunks=2), torch.randn(4, 8, requires_grad=True)
-    with pytest.raises(reprise.UsageError, match="no samples"):
-        pipe(torch.randn(0, 8))
-    with pytest.raises(reprise.UsageError, match="target 0 has 3 samples"):
-        pipe.step(x.detach(), torch.randn(3, 8), nn.functional.mse_loss)
-    with pytest.raises(reprise.UsageError, match="an input requires grad"):
-        pipe.step(x, x, nn.functional.mse_loss)
-    with pytest.raises(reprise.UsageError, match="reduction is 'max'"):
-        pipe.step(x.detach(), x.detach(), nn.functional.mse_loss, reduction="max")
-    with pytest.raises(reprise.UsageError, match="gradients of chosen tensors"):
-        torch.autograd.grad(pipe(x).sum(), [x])
-    with pytest.raises(reprise.UsageError, match="create_graph=true"):
-        pipe(x).sum().backward(create_graph=True)
-    with pytest.raises(reprise.UsageError, match="cannot run inside of checkpoint"):
-        reprise.checkpoint(pipe, x, use_reentrant=False)
-    with pytest.raises(reprise.UsageError, match="give both a target and a loss"):
-        pipe.plan(x, x)
-
-
-def test_a_pipeline_runs_one_call_at_a_time():
-    pipes = []
-    pipe = reprise.Pipeline([Returns(lambda x: pipes[0](x))], balance=[1])
-    pipes.append(pipe)
-    with pytest.raises(reprise.UsageError, match="is running already"):
-        pipe(torch.ones(1))
-    pipes.clear()
-    assert pipe.timeline().workers
-
-
-def test_a_forked_child_has_no_pipeline():
-    pipe = reprise.Pipeline([nn.Identity()], balance=[1])
-    child = os.fork()
-    if child == 0:
-        signal.alarm(30)
-        is_refused = False
-        try:
-            pipe(torch.ones(1))
-        except reprise.UsageError as error:
-            is_refused = "forked" in str(error)
-        del pipe  # waits for no worker
-        os._exit(0 if is_refused else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert torch.equal(pipe(torch.ones(1)), torch.ones(1))
-
-
-def test_pipelines_of_two_threads_run_at_the_same_time():
-    def train(results):
-        model = blocks(2)
-        pipe = reprise.Pipeline(model, balance=[5, 5], chunks=4, checkpoint="always")
-        for _ in range(3):
-            pipe(torch.ones(8, 8)).sum().backward()
-        results.append(model[0].weight.grad)
-
-    results = []
-    threads = [threading.Thread(target=train, args=(results,)) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(results) == 2

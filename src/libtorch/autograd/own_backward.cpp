@@ -13,7 +13,6 @@
 
 #include "libtorch/autograd/engine.h"
 #include "libtorch/base/versions.h"
-#include "libtorch/operators/operator_errors.h"
 
 namespace reprise::libtorch {
 namespace {
@@ -40,7 +39,7 @@ struct RunBackward final : Node {
   Arrived arrived;
   std::optional<OwnBackward> backward;
 
-  variable_list apply(variable_list&& /*nothing*/) override try {
+  variable_list apply(variable_list&& /*nothing*/) override {
     variable_list gradients = std::exchange(*arrived, {});
     if (!backward) {
       throw UsageError(
@@ -58,9 +57,6 @@ struct RunBackward final : Node {
     }
     return backward->run(std::move(gradients),
                          torch::autograd::get_current_graph_task_keep_graph());
-  } catch (const Error&) {
-    translate_leaving_error();
-    throw;
   }
   void release_variables() override { backward.reset(); }
   std::string name() const override { return "RunBackward"; }
