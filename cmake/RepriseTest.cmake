@@ -75,7 +75,7 @@ function(reprise_add_tests folder)
     target_compile_definitions(${program} PRIVATE REPRISE_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
       REPRISE_TORCH_PYTHON="${REPRISE_TORCH_PYTHON}" REPRISE_LIBRARY_DIR="${PROJECT_BINARY_DIR}/lib")
     if(NOT folder MATCHES "^(core|plan)$")
-      target_precompile_headers(${program} REUSE_FROM reprise_test_precompiled)
+      target_precompile_headers(${program} REUSE_FROM reprise_test_support)
     endif()
     target_link_libraries(${program} PRIVATE reprise_test_support)
     if(TARGET reprise_models AND NOT folder MATCHES "^(core|plan|libtorch|region)$")

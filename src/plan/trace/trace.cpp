@@ -14,7 +14,7 @@ namespace reprise::plan {
 
 namespace {
 
-[[noreturn]] void refuse(const std::string& reason) { throw UsageError(reason); }
+[[noreturn]] void refuse_trace(const std::string& reason) { throw UsageError(reason); }
 
 class InstructionReader {
  public:
@@ -44,16 +44,18 @@ class InstructionReader {
     } else if (instruction == "ANNOTATE") {
       if (json_.text("ANNOTATION") == "START") builder_ = TraceBuilder();
     } else if (instruction == "MEMORY" || instruction == "ALIAS") {
-      refuse(std::string(instruction) + " belongs after the CONSTANT or CALL that makes the tensor");
+      refuse_trace(std::string(instruction) +
+                   " belongs after the CONSTANT or CALL that makes the tensor");
     } else {
-      refuse("the INSTRUCTION \"" + std::string(instruction) +
-           "\" is not known; known are ANNOTATE, CONSTANT, MEMORY, CALL, ALIAS, MUTATE, COPY, "
-           "COPY_FROM, RELEASE");
+      refuse_trace(
+          "the INSTRUCTION \"" + std::string(instruction) +
+          "\" is not known; known are ANNOTATE, CONSTANT, MEMORY, CALL, ALIAS, MUTATE, COPY, "
+          "COPY_FROM, RELEASE");
     }
   }
 
   Trace finish() {
-    if (!expected_.empty()) refuse("the trace ends where " + announced() + " should follow");
+    if (!expected_.empty()) refuse_trace("the trace ends where " + announced() + " should follow");
     return std::move(builder_).finish();
   }
 
@@ -81,7 +83,7 @@ class InstructionReader {
   void size_or_alias(std::string_view instruction) {
     TraceBuilder::Result& result = results_[done_];
     if (instruction != expected_ || json_.text("NAME") != result.name) {
-      refuse("expected " + announced() + " here");
+      refuse_trace("expected " + announced() + " here");
     }
     if (instruction == "MEMORY") {
       result.bytes = json_.whole("MEMORY", 0);
