@@ -5,7 +5,7 @@ function(reprise_test_compile target)
   reprise_compile(${target})
   # Optimizing tests takes half of the compiler's time, and the tests run inside of the library and of LibTorch.
   target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O0>)
-  set_target_properties(${target} PROPERTIES UNITY_BUILD_BATCH_SIZE 40)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD_BATCH_SIZE 16)
   target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/src)
   target_link_libraries(${target} PRIVATE reprise GTest::gtest GTest::gmock rapidcheck Threads::Threads)
 endfunction()
