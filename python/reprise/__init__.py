@@ -33,20 +33,20 @@ if _minor(_torch.__version__) != _minor(_version.torch_version):
         f"install torch {'.'.join(_minor(_version.torch_version))}.*, or install reprise again with this torch")
 
 from ._reprise import (  # noqa: E402
-    BudgetError, DeterminismError, Error, LearnedPlan, MemoryBudget, PeakScope, Pin, PlanError, Step, StepReport, StoreError,
-    UsageError, allocation_count, live_bytes, peak_bytes)
+    BudgetError, DeterminismError, Error, LearnedPlan, MemoryBudget, PeakScope, Pin, PlanError, SimulatedStep, Step,
+    StepReport, StepTrace, StoreError, UsageError, allocation_count, live_bytes, peak_bytes)
 
 from .auto import auto_checkpoint  # noqa: E402
 
 __all__ = [
-    "BudgetError", "DeterminismError", "Error", "LearnedPlan", "MemoryBudget", "PeakScope", "Pin", "PlanError", "Step",
-    "StepReport", "StoreError", "UsageError", "allocation_count", "auto_checkpoint", "checkpoint", "checkpoint_sequential",
-    "install", "live_bytes", "peak_bytes", "uninstall",
+    "BudgetError", "DeterminismError", "Error", "LearnedPlan", "MemoryBudget", "PeakScope", "Pin", "PlanError", "SimulatedStep",
+    "Step", "StepReport", "StepTrace", "StoreError", "UsageError", "allocation_count", "auto_checkpoint", "checkpoint",
+    "checkpoint_sequential", "install", "live_bytes", "peak_bytes", "planners", "uninstall",
 ]
 
 # Loaded when they are first asked for: they import parts of torch that budgets do without.
 _LATER = {"checkpoint": "checkpoint", "checkpoint_sequential": "_checkpoint_sequential", "install": "_checkpoint_install",
-          "uninstall": "_checkpoint_install"}
+          "planners": "planners", "uninstall": "_checkpoint_install"}
 
 
 def __getattr__(name: str) -> _Any:
@@ -55,6 +55,6 @@ def __getattr__(name: str) -> _Any:
     import importlib
 
     module = importlib.import_module(f"reprise.{_LATER[name]}")
-    value = module if name == "checkpoint" else getattr(module, name)
+    value = module if name == _LATER[name] else getattr(module, name)
     globals()[name] = value
     return value
