@@ -33,20 +33,30 @@ if _minor(_torch.__version__) != _minor(_version.torch_version):
         f"install torch {'.'.join(_minor(_version.torch_version))}.*, or install reprise again with this torch")
 
 from ._reprise import (  # noqa: E402
-    BudgetError, DeterminismError, Error, LearnedPlan, MemoryBudget, PeakScope, Pin, PlanError, SimulatedStep, Step,
-    StepReport, StepTrace, StoreError, UsageError, allocation_count, live_bytes, peak_bytes)
+    BudgetError, BudgetEvent, Chain, ChainStage, CompressedStore, DeterminismError, Error, Estimate, EventLog,
+    InfluenceMeter, InfluenceScore, LearnedPlan, LossyOptions, Machine, MemoryBudget, ParkedTensor, PeakScope, PgacReport,
+    Pin, PlanError, Schedule, ScheduleCost, SimulatedStep, Step, StepReport, StepTrace, Store, StoreError, StoreStatistics,
+    TraceRecorder, UsageError, ValueWeights, allocation_count, calibrate, compressed_store, current_path, disk_store,
+    host_store, influence_of, influence_weights, live_bytes, memory_store, named, offload, peak_bytes, value_weights)
 
 from .auto import auto_checkpoint  # noqa: E402
 
 __all__ = [
-    "BudgetError", "DeterminismError", "Error", "LearnedPlan", "MemoryBudget", "PeakScope", "Pin", "PlanError", "SimulatedStep",
-    "Step", "StepReport", "StepTrace", "StoreError", "UsageError", "allocation_count", "auto_checkpoint", "checkpoint",
-    "checkpoint_sequential", "install", "live_bytes", "peak_bytes", "planners", "uninstall",
+    "BudgetError", "BudgetEvent", "Chain", "ChainStage", "CompressedStore", "DeterminismError", "Error", "Estimate",
+    "EventLog", "InfluenceMeter", "InfluenceScore", "LearnedPlan", "LossyOptions", "Machine", "MemoryBudget",
+    "ParkedTensor", "PeakScope", "Pgac", "PgacReport", "Pin", "PlanError", "Schedule", "ScheduleCost", "SimulatedStep",
+    "Step", "StepReport", "StepTrace", "Store", "StoreError", "StoreStatistics", "TraceRecorder", "UsageError",
+    "ValueWeights", "allocation_count", "auto_checkpoint", "calibrate", "checkpoint", "checkpoint_sequential",
+    "compressed_store", "current_path", "disk_store", "estimate", "host_store", "influence_of", "influence_weights",
+    "install", "live_bytes", "memory_store", "named", "offload", "peak_bytes", "planners", "profile_chain", "uninstall",
+    "value_weights",
 ]
 
 # Loaded when they are first asked for: they import parts of torch that budgets do without.
-_LATER = {"checkpoint": "checkpoint", "checkpoint_sequential": "_checkpoint_sequential", "install": "_checkpoint_install",
-          "planners": "planners", "uninstall": "_checkpoint_install"}
+_LATER = {
+    "Pgac": "_pgac", "checkpoint": "checkpoint", "checkpoint_sequential": "_checkpoint_sequential", "estimate": "_estimate",
+    "install": "_checkpoint_install", "planners": "planners", "profile_chain": "_layers", "uninstall": "_checkpoint_install",
+}
 
 
 def __getattr__(name: str) -> _Any:

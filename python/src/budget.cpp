@@ -111,7 +111,7 @@ BudgetOptions options_of(const py::kwargs& given) {
       options.verify = value.cast<bool>();
     } else if (name == "paranoid") {
       options.paranoid = value.cast<bool>();
-    } else {
+    } else if (!set_extension(options, name, value)) {
       throw py::type_error("MemoryBudget() got an unexpected keyword argument '" + name + "'");
     }
   }
@@ -145,6 +145,11 @@ void bind_report(py::module_& module) {
   seconds("pack_time", &StepReport::pack_time, "Seconds for packing and unpacking.");
   report.def_readonly("followed", &StepReport::followed,
                       "Operators that matched a step with a plan.");
+  report.def_readonly("parked", &StepReport::parked, "Values moved to the store.");
+  bytes("parked_bytes", &StepReport::parked_bytes, "Their bytes.");
+  report.def_readonly("loaded", &StepReport::loaded, "Values loaded from the store.");
+  seconds("transfer_time", &StepReport::transfer_time,
+          "Seconds that the step waited for the store.");
   seconds("own_time", &StepReport::own_time, "Seconds of the library's own work on the host.");
 }
 
@@ -220,6 +225,10 @@ void bind_budget(py::module_& module) {
       "plan_repeated_steps: plan steps that repeat, in the background; True.\n"
       "planning_time: the most seconds for planning one step; 10.\n"
       "replay_limit: the most seconds that a step may spend on replays; no limit.\n"
+      "store: parks values there if that is faster than computing them; a disk_store(), or a host_store()\n"
+      "for an accelerator.\n"
+      "weights: value_weights() or influence_weights(): which values are dropped sooner.\n"
+      "observer: an EventLog or a TraceRecorder, which is told what happens.\n"
       "verify: compare every replayed value with a hash of the dropped one.\n"
       "paranoid: drop everything after every operator, for tests.\n\n"
       "Raises UsageError for a limit that is not positive and for options out of range.")
