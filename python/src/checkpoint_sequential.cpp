@@ -29,10 +29,10 @@ at::Tensor call_layer(PyObject* function, const std::string& name, const char* c
   PyTuple_SET_ITEM(arguments.get(), 0, THPVariable_Wrap(input));
   const Owned result = call_in_region(function, arguments.get(), nullptr);
   if (THPVariable_Check(result.get())) return THPVariable_Unpack(result.get());
-  throw UsageError(std::string(call) + "(): layer " + name + " returned " +
-                   Py_TYPE(result.get())->tp_name +
-                   "; each layer must take one tensor and return one. checkpoint_sequential() with "
-                   "a number of segments takes others");
+  throw UsageError(
+      std::string(call) + "(): layer " + name + " returned " + Py_TYPE(result.get())->tp_name +
+      "; each layer here takes one tensor and returns one. checkpoint_sequential() with "
+      "a number of segments takes others");
 }
 
 // What Python knows of one layer, in the order of the tuple that it gives.
