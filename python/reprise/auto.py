@@ -65,7 +65,12 @@ def auto_checkpoint(model: Model, memory_budget: str | int, **options: Any) -> M
     `model.memory_budget`. Forwards inside of another step belong to that step. Raises UsageError as MemoryBudget does.
     """
     budget = MemoryBudget(memory_budget, **options)
-    model.register_forward_pre_hook(_ModelSteps(budget).begin)
-    _watch_backward()
+    find_steps(model, budget)
     object.__setattr__(model, "memory_budget", budget)
     return model
+
+
+def find_steps(model: torch.nn.Module, budget: MemoryBudget) -> None:
+    """Has the model's forward and its backward open and end the budget's steps."""
+    model.register_forward_pre_hook(_ModelSteps(budget).begin)
+    _watch_backward()
