@@ -23,7 +23,7 @@ from . import require
 
 require("accelerate")
 
-import accelerate as library  # type: ignore[import-untyped]  # noqa: E402
+import accelerate as library  # noqa: E402
 
 from .. import MemoryBudget, UsageError  # noqa: E402
 from .._reprise import is_in_step  # noqa: E402

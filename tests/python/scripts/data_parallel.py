@@ -1,19 +1,13 @@
-"""Trains by DDP or FSDP2, as its argument says, and evaluates between the steps. Every process prints its losses."""
-
-import sys
+"""Trains by DDP and evaluates between the steps. Every process prints its losses."""
 
 import torch
 import torch.distributed as dist
-from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 dist.init_process_group("gloo")
 torch.manual_seed(1)
 layers = [torch.nn.Sequential(torch.nn.Linear(128, 128), torch.nn.GELU(), torch.nn.Dropout(0.1)) for _ in range(8)]
-if sys.argv[1] == "ddp":
-    model = DistributedDataParallel(torch.nn.Sequential(*layers))
-else:
-    model = fully_shard(torch.nn.Sequential(*map(fully_shard, layers)))
+model = DistributedDataParallel(torch.nn.Sequential(*layers))
 optimizer = torch.optim.AdamW(model.parameters())
 torch.manual_seed(2 + dist.get_rank())
 for step in range(5):
