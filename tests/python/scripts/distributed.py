@@ -8,6 +8,7 @@ import io
 import json
 import runpy
 import sys
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -80,12 +81,14 @@ def main():
             "same": managed == losses and all(map(torch.equal, parameters, expected)),
             "peak": max(report.peak - report.other_threads for report in reports), "limit": budget.limit,
             "dropped": sum(report.dropped + report.packed for report in reports)}
-    dist.destroy_process_group()
-    for script in sys.argv[1:]:
-        with contextlib.redirect_stdout(io.StringIO()) as out:
-            runpy.run_path(script, run_name="__main__")
-        found[script] = out.getvalue()
+    # The scripts share the process group: a second one must not be made before all processes have left the first.
+    with mock.patch.object(dist, "init_process_group"), mock.patch.object(dist, "destroy_process_group"):
+        for script in sys.argv[1:]:
+            with contextlib.redirect_stdout(io.StringIO()) as out:
+                runpy.run_path(script, run_name="__main__")
+            found[script] = out.getvalue()
     print(json.dumps(found))
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
