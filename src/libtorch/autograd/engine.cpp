@@ -5,6 +5,8 @@
 #include <ATen/record_function.h>
 #include <torch/csrc/autograd/anomaly_mode.h>
 #include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/input_buffer.h>
 #include <torch/csrc/autograd/saved_variable_hooks.h>
@@ -147,6 +149,12 @@ bool is_between_nodes() {
 }
 
 bool backward_accumulates() { return Engine::get_default_engine().is_checkpoint_valid(); }
+
+bool is_accumulating() {
+  if (current_backward_id() < 0) return false;
+  const auto node = torch::autograd::get_current_node();
+  return dynamic_cast<const torch::autograd::AccumulateGrad*>(node.get()) != nullptr;
+}
 
 void at_end_of_backward(std::function<void()> callback) {
   Engine::get_default_engine().queue_callback(std::move(callback));
