@@ -99,8 +99,10 @@ class EngineFront final : public Engine {
   std::unique_ptr<torch::autograd::SavedVariableHooks> get_default_saved_variable_hooks() override {
     const ThreadState* state = current_state();
     if (state != nullptr && state->hooks != nullptr) {
-      const auto python_hooks = at::SavedTensorDefaultHooks::get_tls_state().stack.size();
-      if (python_hooks <= state->python_hooks_below) return state->hooks->make_hooks();
+      const auto& python = at::SavedTensorDefaultHooks::get_tls_state();
+      // A compiler that traces a function has tensors without data, of which no hook is to see any.
+      if (python.is_tracing) return nullptr;
+      if (python.stack.size() <= state->python_hooks_below) return state->hooks->make_hooks();
     }
     return inner_.get_default_saved_variable_hooks();
   }
