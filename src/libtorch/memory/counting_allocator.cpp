@@ -18,10 +18,12 @@
 #include <c10/core/impl/alloc_cpu.h>
 #include <c10/util/Exception.h>
 #include <malloc.h>
+#include <pthread.h>
 
 #include <algorithm>
 #include <atomic>
 #include <limits>
+#include <new>
 #include <vector>
 
 #include "libtorch/memory/fresh_memory.h"
@@ -253,7 +255,21 @@ void LimitScope::update_lowest() {
   lowest_limit = lowest;
 }
 
+namespace {
+
+// A forked process has the memory of its own, and none of the threads, one of which may have had
+// the lock.
+void lift_limits_in_child() {
+  new (&limit_mutex()) LimitMutex;
+  new (&keepers()) std::vector<LimitKeeper*>;
+  lowest_limit = kNoLimit;
+}
+
+}  // namespace
+
 LimitScope::LimitScope(LimitKeeper& keeper) : keeper_(keeper) {
+  [[maybe_unused]] static const int registered =
+      pthread_atfork(nullptr, nullptr, &lift_limits_in_child);
   std::lock_guard<LimitMutex> lock(limit_mutex());
   keepers().push_back(&keeper);
   update_lowest();
@@ -261,8 +277,9 @@ LimitScope::LimitScope(LimitKeeper& keeper) : keeper_(keeper) {
 
 LimitScope::~LimitScope() {
   std::lock_guard<LimitMutex> lock(limit_mutex());
-  // One for each of its scopes.
-  keepers().erase(std::ranges::find(keepers(), &keeper_));
+  // One for each of its scopes, but for those that a fork has lifted.
+  const auto place = std::ranges::find(keepers(), &keeper_);
+  if (place != keepers().end()) keepers().erase(place);
   update_lowest();
 }
 
