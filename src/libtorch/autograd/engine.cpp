@@ -2,6 +2,7 @@
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/SavedTensorHooks.h>
+#include <ATen/ops/empty.h>
 #include <ATen/record_function.h>
 #include <torch/csrc/autograd/anomaly_mode.h>
 #include <torch/csrc/autograd/engine.h>
@@ -52,10 +53,12 @@ struct EmptyNode final : torch::autograd::Node {
 };
 
 // LibTorch takes tasks of failed calls off the thread's queue before any other.
-void run_empty_backward(Engine& engine) noexcept {
+void run_empty_backward(Engine& engine, c10::Device device = c10::kCPU) noexcept {
   try {
     const at::DisableRecordFunctionGuard unseen;
-    const at::Tensor nothing = at::detail::empty_cpu({0}, c10::TensorOptions(at::kFloat));
+    const at::Tensor nothing = device.is_cpu()
+                                   ? at::detail::empty_cpu({0}, c10::TensorOptions(at::kFloat))
+                                   : at::empty({0}, c10::TensorOptions(at::kFloat).device(device));
     const NodePointer node = make_node<EmptyNode>();
     node->add_input_metadata(nothing);
     engine.execute({{node, 0}}, {nothing}, /*keep_graph=*/false, /*create_graph=*/false,
@@ -136,6 +139,10 @@ void free_leftovers_of_backward() {
   if (front == nullptr || front == done_under || current_backward_id() >= 0) return;
   done_under = front;
   run_empty_backward(front->inner());
+}
+
+void settle_backward(c10::Device device) {
+  if (!device.is_cpu()) run_empty_backward(Engine::get_default_engine(), device);
 }
 
 std::int64_t current_backward_id() { return torch::autograd::get_current_graph_task_id(); }
