@@ -252,7 +252,7 @@ TEST_F(Composition, AnExceptionInForwardOrInBackwardEndsTheStep) {
   }
 }
 
-// As torch.utils.checkpoint does with all that it recomputes there.
+// torch.utils.checkpoint detaches all that it recomputes there.
 TEST_F(Composition, WhatHooksDetachInBackwardIsDropped) {
   const Tensor x = leaf({1 << 18});
   MemoryBudget budget(live_bytes() + MiB(8));

@@ -241,7 +241,7 @@ TEST(TapeOtherThreads, AStepThatIsFinishedOnAnotherThreadIsRefusedThere) {
   EXPECT_LE(budget.report().peak, budget.limit());
 }
 
-// As a worker of a data loader does.
+// Data loaders fork their workers.
 TEST(TapeOtherThreads, AForkedProcessHasNoLimitWhoeverHadTheLockAndReadsWhatWasDropped) {
   const Tensor x = leaf({1 << 18});
   MemoryBudget budget(live_bytes() + MB(3));

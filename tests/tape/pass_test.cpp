@@ -26,7 +26,7 @@ TEST(PassedLimit, IsPassedWithoutAWordAndGradientsAreThePlainOnes) {
   EXPECT_TRUE(testing::same_bits(testing::gradients_under(budget, f, {x}), plain));
   EXPECT_TRUE(warnings.texts.empty());
   EXPECT_GT(budget.report().peak, budget.limit());
-  EXPECT_LT(budget.report().peak, half) << "what can be dropped is dropped first";
+  EXPECT_LT(budget.report().peak, half) << "droppable values are dropped first";
 }
 
 TEST(PassedLimit, IsAQuarterAboveTheNeedForTheRestOfTheStepAndNoLonger) {

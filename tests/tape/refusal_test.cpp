@@ -152,7 +152,7 @@ TEST(Refusal, TellsWhatNobodyHasRead) {
       << text;
 }
 
-// As kernels do that other libraries compile: their storages, and tensors on them.
+// Kernels of other libraries allocate so.
 Tensor allocated_past_operators(std::int64_t floats) {
   return at::detail::empty_cpu({floats}, at::TensorOptions(at::kFloat));
 }

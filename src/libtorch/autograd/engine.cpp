@@ -103,7 +103,7 @@ class EngineFront final : public Engine {
     const ThreadState* state = current_state();
     if (state != nullptr && state->hooks != nullptr) {
       const auto& python = at::SavedTensorDefaultHooks::get_tls_state();
-      // A compiler that traces a function has tensors without data, of which no hook is to see any.
+      // A compiler is tracing the function. Hooks must not see its tensors, which have no data.
       if (python.is_tracing) return nullptr;
       if (python.stack.size() <= state->python_hooks_below) return state->hooks->make_hooks();
     }

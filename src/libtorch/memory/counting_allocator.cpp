@@ -264,7 +264,7 @@ void LimitScope::update_lowest() {
 
 namespace {
 
-// A forked process has the memory of its own, and none of the threads, one of which may have had
+// A forked process has memory of its own. Another thread, which is not there any more, may have had
 // the lock.
 void lift_limits_in_child() {
   new (&limit_mutex()) LimitMutex;
@@ -284,7 +284,7 @@ LimitScope::LimitScope(LimitKeeper& keeper) : keeper_(keeper) {
 
 LimitScope::~LimitScope() {
   std::lock_guard<LimitMutex> lock(limit_mutex());
-  // One for each of its scopes, but for those that a fork has lifted.
+  // One for each of its scopes. A fork has lifted all.
   const auto place = std::ranges::find(keepers(), &keeper_);
   if (place != keepers().end()) keepers().erase(place);
   update_lowest();
