@@ -33,29 +33,35 @@ if _minor(_torch.__version__) != _minor(_version.torch_version):
         f"install torch {'.'.join(_minor(_version.torch_version))}.*, or install reprise again with this torch")
 
 from ._reprise import (  # noqa: E402
-    BudgetError, BudgetEvent, Chain, ChainStage, CompressedStore, DeterminismError, Error, Estimate, EventLog,
+    BudgetError, BudgetEvent, Chain, ChainStage, CompressedStore, DeterminismError, DrawsOfLayer, Error, Estimate, EventLog,
     InfluenceMeter, InfluenceScore, LearnedPlan, LossyOptions, Machine, MemoryBudget, ParkedTensor, PeakScope, PgacReport,
-    Pin, PlanError, Schedule, ScheduleCost, SimulatedStep, Step, StepReport, StepTrace, Store, StoreError, StoreStatistics,
-    TraceRecorder, UsageError, ValueWeights, allocation_count, calibrate, compressed_store, current_path, disk_store,
-    host_store, influence_of, influence_weights, live_bytes, memory_store, named, offload, peak_bytes, value_weights)
+    Pin, PipelineAction, PipelineEvent, PipelineResidency, PipelineSchedule, PipelineStageCosts, PipelineTimeline,
+    PlanError, Schedule, ScheduleCost, SimulatedStep, SkipNamespace, SkipScope, Step, StepReport, StepTrace, Store,
+    StoreError, StoreStatistics, TraceRecorder, UsageError, ValueWeights, allocation_count, calibrate, compressed_store,
+    current_path, disk_store, host_store, influence_of, influence_weights, is_checkpointing, is_recomputing, live_bytes,
+    memory_store, named, offload, peak_bytes, pop, seed_of_pipeline, stash, value_weights)
 
 from .auto import auto_checkpoint  # noqa: E402
 
 __all__ = [
-    "BudgetError", "BudgetEvent", "Chain", "ChainStage", "CompressedStore", "DeterminismError", "Error", "Estimate",
-    "EventLog", "InfluenceMeter", "InfluenceScore", "LearnedPlan", "LossyOptions", "Machine", "MemoryBudget",
-    "ParkedTensor", "PeakScope", "Pgac", "PgacReport", "Pin", "PlanError", "Schedule", "ScheduleCost", "SimulatedStep",
-    "Step", "StepReport", "StepTrace", "Store", "StoreError", "StoreStatistics", "TraceRecorder", "UsageError",
-    "ValueWeights", "allocation_count", "auto_checkpoint", "calibrate", "checkpoint", "checkpoint_sequential",
-    "compressed_store", "current_path", "disk_store", "estimate", "host_store", "influence_of", "influence_weights",
-    "install", "live_bytes", "memory_store", "named", "offload", "peak_bytes", "planners", "profile_chain", "uninstall",
-    "value_weights",
+    "BudgetError", "BudgetEvent", "Chain", "ChainStage", "CompressedStore", "DeterminismError", "DrawsOfLayer", "Error",
+    "Estimate", "EventLog", "InfluenceMeter", "InfluenceScore", "LearnedPlan", "LossyOptions", "Machine", "MemoryBudget",
+    "ParkedTensor", "PeakScope", "Pgac", "PgacReport", "Pin", "Pipeline", "PipelineAction", "PipelineEvent",
+    "PipelineResidency", "PipelineSchedule", "PipelineStageCosts", "PipelineTimeline", "PlanError", "Schedule",
+    "ScheduleCost", "SimulatedStep", "SkipNamespace", "SkipScope", "Skippable", "Step", "StepReport", "StepTrace", "Store",
+    "StoreError", "StoreStatistics", "TraceRecorder", "UsageError", "ValueWeights", "allocation_count", "auto_checkpoint",
+    "balance_by_bytes", "balance_by_time", "calibrate", "checkpoint", "checkpoint_sequential", "compressed_store",
+    "current_path", "disk_store", "estimate", "host_store", "influence_of", "influence_weights", "install",
+    "is_checkpointing", "is_recomputing", "live_bytes", "memory_store", "named", "offload", "peak_bytes", "planners", "pop",
+    "profile_chain", "schedules", "seed_of_pipeline", "stash", "uninstall", "value_weights",
 ]
 
 # Loaded when they are first asked for: they import parts of torch that budgets do without.
 _LATER = {
-    "Pgac": "_pgac", "checkpoint": "checkpoint", "checkpoint_sequential": "_checkpoint_sequential", "estimate": "_estimate",
-    "install": "_checkpoint_install", "planners": "planners", "profile_chain": "_layers", "uninstall": "_checkpoint_install",
+    "Pgac": "_pgac", "Pipeline": "pipeline", "Skippable": "pipeline", "balance_by_bytes": "pipeline",
+    "balance_by_time": "pipeline", "checkpoint": "checkpoint", "checkpoint_sequential": "_checkpoint_sequential", "estimate": "_estimate",
+    "install": "_checkpoint_install", "planners": "planners", "profile_chain": "_layers", "schedules": "schedules",
+    "uninstall": "_checkpoint_install",
 }
 
 

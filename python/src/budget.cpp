@@ -52,6 +52,7 @@ class Step {
     step_.reset();
     step_ends();
   }
+  std::int64_t past_operators() const { return budget_.report().past_operators.count; }
   // After an exception in its block: ends it, and it is no step to learn from.
   void abandon() {
     require_thread();
@@ -82,6 +83,21 @@ class Step {
   std::thread::id thread_;
   bool is_used_ = false;
 };
+
+void finish(Step& step) {
+  std::int64_t past_operators = 0;
+  {
+    const py::gil_scoped_release no_gil;
+    step.finish();
+    past_operators = step.past_operators();
+  }
+  py::module_::import("reprise._graphs").attr("step_ended")(past_operators);
+}
+
+void abandon(Step& step) {
+  const py::gil_scoped_release no_gil;
+  step.abandon();
+}
 
 OnExceeded on_exceeded_of(const std::string& text) {
   if (text == "raise") return OnExceeded::kThrow;
@@ -126,6 +142,8 @@ void bind_report(py::module_& module) {
       .figure(
           "other_threads", &StepReport::other_threads,
           "The part of the peak that threads outside of all steps held at once. The peak may pass the limit by it.")
+      .figure("past_operators", &StepReport::past_operators,
+              "The most bytes held at once of what the step's threads allocated past torch's operators: compiled graphs, other libraries. A budget cannot drop them.")
       .figure("operators", &StepReport::operators, "Recorded calls and small ones.")
       .figure("dropped", &StepReport::dropped, "Values.")
       .figure("dropped_bytes", &StepReport::dropped_bytes, "Bytes of the dropped values.")
@@ -188,13 +206,9 @@ void bind_budget(py::module_& module) {
             return step;
           },
           py::return_value_policy::reference)
-      .def("__exit__",
-           [](Step& step, const py::object& type, const py::object&, const py::object&) {
-             const bool is_whole = type.is_none();
-             const py::gil_scoped_release no_gil;
-             is_whole ? step.finish() : step.abandon();
-           })
-      .def("finish", &Step::finish, NoGil(),
+      .def("__exit__", [](Step& step, const py::object& type, const py::object&,
+                          const py::object&) { type.is_none() ? finish(step) : abandon(step); })
+      .def("finish", &finish,
            "Ends the step before its block does: restores dropped values that are still held.\n\n"
            "Raises BudgetError if they do not fit. A second call does nothing.");
 

@@ -104,11 +104,6 @@ PyObject* keywords_of(PyObject* object) {
 
 PyObject* unless_none(PyObject* object) { return object == Py_None ? nullptr : object; }
 
-// A list or a function of Python that says what a region keeps.
-struct Selective {
-  OperatorPolicy policy;
-};
-
 // The options for these flags, with the policy and the name in force if there are any.
 class Options {
  public:

@@ -15,11 +15,17 @@ from .asked import Asked, Measured
 _MOST_OF_DEVICE = 0.9
 
 
+def rank() -> str | None:
+    """This process's rank where a launcher such as torchrun has started several."""
+    return os.environ.get("RANK") if os.environ.get("WORLD_SIZE", "1") != "1" else None
+
+
 def say(text: str) -> None:
     """One line on standard error, which names the rank where there are several."""
-    rank = os.environ.get("RANK")
-    place = f" [rank {rank}]" if rank is not None and os.environ.get("WORLD_SIZE", "1") != "1" else ""
-    print(f"reprise{place}: {text}", file=sys.stderr, flush=True)
+    place = "" if rank() is None else f" [rank {rank()}]"
+    # One write, between which no other process can come.
+    sys.stderr.write(f"reprise{place}: {text}\n")
+    sys.stderr.flush()
 
 
 class Refused(SystemExit):

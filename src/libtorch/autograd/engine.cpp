@@ -6,6 +6,8 @@
 #include <ATen/record_function.h>
 #include <torch/csrc/autograd/anomaly_mode.h>
 #include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/input_buffer.h>
 #include <torch/csrc/autograd/saved_variable_hooks.h>
@@ -100,8 +102,10 @@ class EngineFront final : public Engine {
   std::unique_ptr<torch::autograd::SavedVariableHooks> get_default_saved_variable_hooks() override {
     const ThreadState* state = current_state();
     if (state != nullptr && state->hooks != nullptr) {
-      const auto python_hooks = at::SavedTensorDefaultHooks::get_tls_state().stack.size();
-      if (python_hooks <= state->python_hooks_below) return state->hooks->make_hooks();
+      const auto& python = at::SavedTensorDefaultHooks::get_tls_state();
+      // A compiler is tracing the function. Hooks must not see its tensors, which have no data.
+      if (python.is_tracing) return nullptr;
+      if (python.stack.size() <= state->python_hooks_below) return state->hooks->make_hooks();
     }
     return inner_.get_default_saved_variable_hooks();
   }
@@ -154,6 +158,12 @@ bool is_between_nodes() {
 }
 
 bool backward_accumulates() { return Engine::get_default_engine().is_checkpoint_valid(); }
+
+bool is_accumulating() {
+  if (current_backward_id() < 0) return false;
+  const auto node = torch::autograd::get_current_node();
+  return dynamic_cast<const torch::autograd::AccumulateGrad*>(node.get()) != nullptr;
+}
 
 void at_end_of_backward(std::function<void()> callback) {
   Engine::get_default_engine().queue_callback(std::move(callback));

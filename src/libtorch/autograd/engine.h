@@ -38,6 +38,9 @@ std::int64_t current_backward_id();
 // True unless the running backward call was given `inputs`, or came from autograd::grad.
 bool backward_accumulates();
 
+// Whether the node that runs on this thread puts a gradient into a leaf (AccumulateGrad).
+bool is_accumulating();
+
 // Runs `callback` when the running backward call has finished without an error. Only inside one.
 void at_end_of_backward(std::function<void()> callback);
 
