@@ -31,6 +31,25 @@ def test_gradients_under_an_exact_store_are_bitwise_those_of_the_plain_step(netw
     assert "<caption>StoreStatistics</caption>" in found._repr_html_() and name in repr(store)
 
 
+def test_scopes_nest_with_regions_budgets_and_the_hooks_of_torch(network, tmp_path):
+    store, seen = reprise.disk_store(tmp_path), []
+    hooks = lambda: torch.autograd.graph.saved_tensors_hooks(lambda tensor: seen.append(tensor) or tensor, lambda it: it)  # noqa: E731
+    with reprise.offload(store), hooks():
+        assert network.is_same(network.gradients()) and len(seen) > 12
+    seen.clear()
+    with hooks():
+        assert network.is_same(offloaded(network, store)) and not seen
+    with reprise.MemoryBudget(network.limit(0.95)).step():
+        assert network.is_same(offloaded(network, store))
+    torch.manual_seed(1)
+    with reprise.offload(store):
+        result = network.x
+        for layer in network.model:
+            result = reprise.checkpoint(layer, result, use_reentrant=False)
+        loss = result.square().sum()
+    assert network.is_same((loss.item(), torch.autograd.grad(loss, list(network.model.parameters()))))
+
+
 def test_a_disk_store_frees_the_memory_of_what_is_parked(network, tmp_path):
     store = reprise.disk_store(tmp_path, in_flight=0)
     with reprise.offload(store, min_bytes="1KiB"):
