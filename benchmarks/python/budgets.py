@@ -48,9 +48,12 @@ def budget(figures, quick):
         if not same(found, expected):
             raise SystemExit(f"python_budget: {name}: gradients under a budget are not those of the plain step")
         del expected, found
+        half = reprise.MemoryBudget(reprise.live_bytes() + plain_peak // 2)
         settle(limit, plain)
+        settle(half, plain)
         ours_peak = peak_of(under(limit, plain))
-        seconds = race({"plain": plain, "peer": theirs, "ours": under(limit, plain)}, 5 if quick else 30)
+        seconds = race({"plain": plain, "peer": theirs, "ours": under(limit, plain), "half": under(half, plain)},
+                       5 if quick else 30)
         ours, peer = ratios(seconds, "ours"), ratios(seconds, "peer")
         mine, other = statistics.median(ours), statistics.median(peer)
         figures.add("python_budget", f"{name}: time", ours, "x plain", other)
@@ -58,6 +61,7 @@ def budget(figures, quick):
                     (mine - 1) / (other - 1))
         figures.add("python_budget", f"{name}: peak", [ours_peak / 1e6], "MB", peer_peak / 1e6, 1.0)
         figures.add("python_budget", f"{name}: plain peak", [plain_peak / 1e6], "MB")
+        figures.add("python_budget", f"{name}: time at half of that", ratios(seconds, "half"), "x plain")
 
 
 def no_pressure(figures, quick):

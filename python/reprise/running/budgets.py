@@ -58,7 +58,8 @@ class Total:
 
 class RunBudgets:
     """Until every optimizer has stepped twice, steps may pass a limit in which they cannot run, and then the least bytes
-    are known. A budget that depends on a plain step gives these steps all of the device."""
+    are known. A budget that depends on a plain step gives these steps all of the device. The first step is not measured:
+    optimizers have no state yet, and what the script made before it may still be there."""
 
     def __init__(self, asked: Asked, device: str) -> None:
         self.limit: int | None = None
@@ -101,10 +102,10 @@ class RunBudgets:
         if self._stepped:
             self._first_live = self._first_live or self._live
             self._plain_peak = max(self._plain_peak, report.peak)
+            # Finding the least takes a moment, and a limit that dropped nothing suffices.
+            if self._has_dropped or self._asked.needs_plain_steps:
+                self._least = max(self._least, budget.least or 0)
         self._stepped.add(id(optimizer))
-        # Finding the least takes a moment, and a limit that dropped nothing suffices.
-        if self._has_dropped or self._asked.needs_plain_steps:
-            self._least = max(self._least, budget.least or 0)
         if is_second:
             self._settle(Measured(self._first_live, self._plain_peak, self._least))
 
