@@ -59,6 +59,10 @@ def budget(figures, quick):
         figures.add("python_budget", f"{name}: time", ours, "x plain", other)
         figures.add("python_budget", f"{name}: overhead", [value - 1 for value in ours], "x plain - 1", other - 1, 0.5,
                     (mine - 1) / (other - 1))
+        plan = limit.plan()
+        if plan is not None:
+            figures.add("python_budget", f"{name}: planned time above its lower bound",
+                        [(plan.slowdown - plan.bound) / (plan.bound - 1)], "share of the overhead")
         figures.add("python_budget", f"{name}: peak", [ours_peak / 1e6], "MB", peer_peak / 1e6, 1.0)
         figures.add("python_budget", f"{name}: plain peak", [plain_peak / 1e6], "MB")
         figures.add("python_budget", f"{name}: time at half of that", ratios(seconds, "half"), "x plain")
