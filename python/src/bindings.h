@@ -18,6 +18,7 @@ void bind_budget(py::module_& module);
 void bind_checkpoint(py::module_& module);
 void bind_access(py::module_& module);
 void bind_checkpoint_sequential(py::module_& module);
+void bind_compiled_plan(py::module_& module);
 
 // Bytes that Python reads past operators stay in place until the last open step has ended.
 void step_begins();

@@ -12,4 +12,5 @@ PYBIND11_MODULE(_reprise, module) {
   reprise::python::bind_budget(module);
   reprise::python::bind_checkpoint(module);
   reprise::python::bind_access(module);
+  reprise::python::bind_compiled_plan(module);
 }

@@ -1,0 +1,98 @@
+"""The plan for one graph: what forward hands to backward, so that both stay within some bytes."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from typing import Any
+
+from .._reprise import _SplitPlan
+from ._joint import Joint
+from ._schedule import Halves
+from ._step import Step
+
+# Plans that are compared with the backend's schedule; each corrects the next by what the schedule showed.
+_TRIES = 4
+_SECONDS = 2.0
+# Nearer to the budget than that, a further try gains nothing to speak of.
+_CLOSE = 0.985
+
+
+@dataclasses.dataclass(frozen=True)
+class Chosen:
+    """Bytes are above those live before the step."""
+
+    saved: list[int]
+    halves: Halves
+    default: Halves
+    recompute_seconds: float
+    planning_seconds: float
+
+
+class NoPlan(Exception):
+    """No plan takes so few bytes. `least` is what the smallest one that was found takes."""
+
+    def __init__(self, least: int) -> None:
+        self.least = least
+
+
+class GraphPlanner:
+    """Plans one graph, for any number of budgets."""
+
+    def __init__(self, joint: Joint, default: list[Any], *, fuses: bool) -> None:
+        self.joint, self._fuses = joint, fuses
+        begin = time.perf_counter()
+        self._default_saved = joint.saved_for({joint.place[node] for node in default if node in joint.place})
+        self.default = Halves(joint, self._default_saved, backend_fuses=fuses)
+        self._step: Step | None = None
+        self._seconds_before = time.perf_counter() - begin
+
+    @property
+    def step(self) -> Step:
+        if self._step is None:
+            self._step = Step(self.joint, fuses=self._fuses)
+        return self._step
+
+    def choose(self, room: int) -> Chosen:
+        """The plan for at most `room` bytes above those live before the step. Raises NoPlan where there is none."""
+        begin = time.perf_counter()
+        if self.default.peak <= room:
+            return self._chosen(self._default_saved, self.default, 0, begin)
+        best: Chosen | None = None
+        least: int | None = None
+        error = 0  # of the planner's model, as the schedule showed it
+        for _ in range(_TRIES):
+            plan = self.step.step.plan(max(room - error, 0), seconds=_SECONDS)
+            if not plan.fits:
+                if error == 0:
+                    error = self._error_at_least()
+                    continue
+                break
+            halves, saved = self._realized(plan)
+            least = min(halves.peak, least or halves.peak)
+            if halves.peak <= room and (best is None or plan.recompute_nanoseconds < 1e9 * best.recompute_seconds):
+                best = self._chosen(saved, halves, plan.recompute_nanoseconds, begin)
+            if _CLOSE * room <= halves.peak <= room:
+                break
+            error = halves.peak - plan.peak
+        if best is not None:
+            return best
+        halves, saved, plan = self.smallest()
+        if halves.peak > room:
+            raise NoPlan(min(halves.peak, least or halves.peak))
+        return self._chosen(saved, halves, plan.recompute_nanoseconds, begin)
+
+    def smallest(self) -> tuple[Halves, list[int], _SplitPlan]:
+        plan = self.step.step.plan(self.step.step.least(), seconds=_SECONDS)
+        return (*self._realized(plan), plan)
+
+    def _error_at_least(self) -> int:
+        halves, _, plan = self.smallest()
+        return halves.peak - plan.peak
+
+    def _realized(self, plan: _SplitPlan) -> tuple[Halves, list[int]]:
+        saved = self.joint.saved_for(self.step.kept_in(plan))
+        return Halves(self.joint, saved, backend_fuses=self._fuses), saved
+
+    def _chosen(self, saved: list[int], halves: Halves, nanoseconds: int, begin: float) -> Chosen:
+        return Chosen(saved, halves, self.default, nanoseconds / 1e9, time.perf_counter() - begin + self._seconds_before)
