@@ -41,12 +41,12 @@ from .auto import auto_checkpoint  # noqa: E402
 __all__ = [
     "BudgetError", "DeterminismError", "Error", "LearnedPlan", "MemoryBudget", "PeakScope", "Pin", "PlanError", "Step",
     "StepReport", "StoreError", "UsageError", "allocation_count", "auto_checkpoint", "checkpoint", "checkpoint_sequential",
-    "install", "live_bytes", "peak_bytes", "uninstall",
+    "compile", "compiled", "install", "live_bytes", "peak_bytes", "uninstall",
 ]
 
 # Loaded when they are first asked for: they import parts of torch that budgets do without.
 _LATER = {"checkpoint": "checkpoint", "checkpoint_sequential": "_checkpoint_sequential", "install": "_checkpoint_install",
-          "uninstall": "_checkpoint_install"}
+          "uninstall": "_checkpoint_install", "compile": "compiled", "compiled": "compiled"}
 
 
 def __getattr__(name: str) -> _Any:
@@ -55,6 +55,6 @@ def __getattr__(name: str) -> _Any:
     import importlib
 
     module = importlib.import_module(f"reprise.{_LATER[name]}")
-    value = module if name == "checkpoint" else getattr(module, name)
+    value = module if name in ("checkpoint", "compiled") else getattr(module, name)
     globals()[name] = value
     return value

@@ -21,8 +21,10 @@ from ._joint import Joint
 class Graph(Protocol):
     """One compiled graph, as the hooks speak to it."""
 
+    backend: str
+
     def choose(self, joint: Joint, default: list[fx.Node]) -> list[int]: ...
-    def forward_begins(self) -> None: ...
+    def forward_begins(self) -> object: ...
     def backward_ends(self) -> None: ...
 
 
@@ -99,8 +101,12 @@ def _compile(original: Callable[..., Any], begin_graph: Callable[[str], Graph], 
 
     @functools.wraps(compiled)
     def run(*values: Any) -> Any:
-        graph.forward_begins()
-        return compiled(*values)
+        token = graph.forward_begins()
+        results = compiled(*values)
+        for each in results if isinstance(results, (list, tuple)) else (results,):
+            if isinstance(each, torch.Tensor) and each.grad_fn is not None:
+                each.grad_fn.metadata["reprise"] = token  # it lives as long as a backward can come
+        return results
 
     return run
 
@@ -131,7 +137,7 @@ def _choosing(graph: Graph, is_planned: list[bool]) -> Iterator[None]:
         if memory_budget != 1:
             raise UsageError(f"reprise.compile: torch's activation_memory_budget is {memory_budget}, in its configuration or as "
                              "a region_activation_memory_budget, and a graph can have one budget; take one of them away")
-        joint = Joint(known["module"], node_info, known["outputs"])
+        joint = Joint(known["module"], node_info, known["outputs"], fuses=graph.backend == "inductor")
         saved = graph.choose(joint, choose(joint_graph, node_info, memory_budget))
         is_planned.append(True)
         return [*node_info.inputs, *(joint.nodes[at] for at in saved)]

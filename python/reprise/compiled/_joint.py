@@ -24,8 +24,9 @@ def bytes_of(value: Any) -> int:
 class Joint:
     """Nodes are known by their place in the graph."""
 
-    def __init__(self, module: fx.GraphModule, info: Any, outputs_of_forward: int) -> None:
-        self.module, self.info, self.outputs_of_forward = module, info, outputs_of_forward
+    def __init__(self, module: fx.GraphModule, info: Any, outputs_of_forward: int, *, fuses: bool) -> None:
+        """`fuses`: whether the backend merges loops."""
+        self.module, self.info, self.outputs_of_forward, self.fuses = module, info, outputs_of_forward, fuses
         self.nodes = [node for node in module.graph.nodes if node.op != "output"]
         self.place = {node: at for at, node in enumerate(self.nodes)}
         for node in self.nodes:
@@ -69,9 +70,22 @@ class Joint:
                 self.must_repeat.add(at)
             # An input that the step writes is another one when backward runs.
             reads_written = any(self._root(each) in written for each in self.inputs[at])
-            if node.op == "call_function" and self.kinds[at] is not Kind.VIEW and (not is_repeatable(node) or reads_written):
+            if node.op != "call_function" or self.kinds[at] is Kind.VIEW:
+                continue
+            if not is_repeatable(node) or reads_written or self.fuses and self._is_sum(at):
                 self.once.add(at)
         self.written = written
+
+    def _is_sum(self, at: int) -> bool:
+        """Whether the node's bits may be others in another loop: sums are added up in another order, and what is made of
+        sums alone is computed by scalar functions in one loop and by vectors in another."""
+        if self.kinds[at] is Kind.REDUCTION:
+            return True
+        if self.kinds[at] is not Kind.LOOP:
+            return False
+        tensors = [self.roots[each] for each in self.inputs[at]]
+        return bool(tensors) and all(self.is_once(each) and self.nodes[each].op == "call_function" for each in tensors) and \
+            self.bytes[at] <= max(self.bytes[each] for each in tensors)
 
     def _writes(self, node: fx.Node) -> bool:
         target = node.target
@@ -88,7 +102,7 @@ class Joint:
     def _order_of_backward(self) -> list[int]:
         """What backward runs whatever is handed over, in its order: regions that must run again do so just before the first
         use."""
-        needed = self._closure(self.backward_outputs, lambda at: False)
+        needed = self.closure(self.backward_outputs, lambda at: False)
         order: list[int] = []
         seen: set[int] = set()
 
@@ -116,7 +130,7 @@ class Joint:
         """Whatever is handed over."""
         return self.nodes[at].op == "call_function" and (not self.in_forward[at] or at in self.must_repeat)
 
-    def _closure(self, begin: Iterable[int], stops: Any) -> set[int]:
+    def closure(self, begin: Iterable[int], stops: Any) -> set[int]:
         seen: set[int] = set()
         open_nodes = list(begin)
         while open_nodes:
@@ -142,7 +156,7 @@ class Joint:
                 return True
             return False
 
-        self._closure([*self.backward_order, *(at for at in self.backward_outputs if self.in_forward[at])], stops)
+        self.closure([*self.backward_order, *(at for at in self.backward_outputs if self.in_forward[at])], stops)
         return sorted(saved)
 
     def is_operator(self, at: int) -> bool:

@@ -29,6 +29,22 @@ class Chosen:
     planning_seconds: float
 
 
+@dataclasses.dataclass(frozen=True)
+class Need:
+    """Bytes of a graph under its smallest plan and under the compiler's own: in its peak, and between its halves."""
+
+    least_peak: int
+    least_between: int
+    default_peak: int
+    default_between: int
+
+    def peak(self, share: float) -> float:
+        return self.least_peak + share * max(0, self.default_peak - self.least_peak)
+
+    def between(self, share: float) -> float:
+        return self.least_between + share * max(0, self.default_between - self.least_between)
+
+
 class NoPlan(Exception):
     """No plan takes so few bytes. `least` is what the smallest one that was found takes."""
 
@@ -39,25 +55,30 @@ class NoPlan(Exception):
 class GraphPlanner:
     """Plans one graph, for any number of budgets."""
 
-    def __init__(self, joint: Joint, default: list[Any], *, fuses: bool) -> None:
-        self.joint, self._fuses = joint, fuses
+    def __init__(self, joint: Joint, default: list[Any]) -> None:
+        self.joint = joint
         begin = time.perf_counter()
-        self._default_saved = joint.saved_for({joint.place[node] for node in default if node in joint.place})
-        self.default = Halves(joint, self._default_saved, backend_fuses=fuses)
+        self.default_saved = joint.saved_for({joint.place[node] for node in default if node in joint.place})
+        self.default = Halves(joint, self.default_saved)
         self._step: Step | None = None
+        self._later = 0
         self._seconds_before = time.perf_counter() - begin
 
     @property
     def step(self) -> Step:
         if self._step is None:
-            self._step = Step(self.joint, fuses=self._fuses)
+            self._step = Step(self.joint, later=self._later)
         return self._step
 
-    def choose(self, room: int) -> Chosen:
-        """The plan for at most `room` bytes above those live before the step. Raises NoPlan where there is none."""
+    def choose(self, room: int, later: int = 0) -> Chosen:
+        """The plan for at most `room` bytes above those live before the graph runs, of which other graphs need `later`
+        between its forward and its backward. Raises NoPlan where there is none."""
         begin = time.perf_counter()
+        if later != self._later:
+            self._step, self._later = None, later
+            self.default.later = later
         if self.default.peak <= room:
-            return self._chosen(self._default_saved, self.default, 0, begin)
+            return self._chosen(self.default_saved, self.default, 0, begin)
         best: Chosen | None = None
         least: int | None = None
         error = 0  # of the planner's model, as the schedule showed it
@@ -86,13 +107,24 @@ class GraphPlanner:
         plan = self.step.step.plan(self.step.step.least(), seconds=_SECONDS)
         return (*self._realized(plan), plan)
 
+    def need(self) -> Need:
+        """Without what other graphs need."""
+        smallest, _, _ = self.smallest()
+        return Need(max(smallest.forward, smallest.backward), smallest.between,
+                    max(self.default.forward, self.default.backward), self.default.between)
+
+    def largest_at_peak(self) -> list[tuple[str, int]]:
+        """The names and bytes of what the operator reads and makes during which the smallest plan takes most."""
+        _, _, plan = self.smallest()
+        return self.step.values_of(plan.peak_operator)
+
     def _error_at_least(self) -> int:
         halves, _, plan = self.smallest()
         return halves.peak - plan.peak
 
     def _realized(self, plan: _SplitPlan) -> tuple[Halves, list[int]]:
         saved = self.joint.saved_for(self.step.kept_in(plan))
-        return Halves(self.joint, saved, backend_fuses=self._fuses), saved
+        return Halves(self.joint, saved, later=self._later), saved
 
     def _chosen(self, saved: list[int], halves: Halves, nanoseconds: int, begin: float) -> Chosen:
         return Chosen(saved, halves, self.default, nanoseconds / 1e9, time.perf_counter() - begin + self._seconds_before)

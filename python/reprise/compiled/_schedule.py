@@ -18,9 +18,9 @@ from ._kinds import Kind, kind_of
 
 
 class Halves:
-    """Bytes above those live before the step: while forward runs, and while backward does."""
+    """Bytes above those live before the graph runs: while forward runs, while others do, and while backward does."""
 
-    def __init__(self, joint: Joint, saved: list[int], *, backend_fuses: bool) -> None:
+    def __init__(self, joint: Joint, saved: list[int], *, later: int = 0) -> None:
         forward, backward = _split(joint, saved)
         outputs = {joint.roots[at] for at in joint.forward_outputs} - {joint.roots[at] for at in saved}
         held = sum(bytes_of(joint.nodes[at].meta.get("val")) for at in outputs)
@@ -28,13 +28,15 @@ class Halves:
         self.saved = sum(joint.bytes[at] for at in {joint.roots[at] for at in saved})
         handed = {joint.nodes[at].name: joint.roots[at] for at in saved}
         sizes = {root: joint.bytes[root] for root in handed.values()}
-        peak_of = _scheduled_peak if backend_fuses else _eager_peak
+        peak_of = _scheduled_peak if joint.fuses else _eager_peak
+        self.later = later
+        self.between = self.saved + held
         self.forward = peak_of(forward, {}, {})
         self.backward = peak_of(backward, handed, sizes) + held + tangents
 
     @property
     def peak(self) -> int:
-        return max(self.forward, self.backward)
+        return max(self.forward, self.between + self.later, self.backward)
 
 
 def _split(joint: Joint, saved: list[int]) -> tuple[fx.GraphModule, fx.GraphModule]:

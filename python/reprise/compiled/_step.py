@@ -17,10 +17,10 @@ _LONGEST_CHAIN = 30
 
 
 class Step:
-    """`fuses`: whether the backend merges loops. `fixed`: bytes that are there in any plan."""
+    """`later`: bytes that other graphs need between the halves."""
 
-    def __init__(self, joint: Joint, *, fuses: bool) -> None:
-        self.joint, self.fuses = joint, fuses
+    def __init__(self, joint: Joint, *, later: int = 0) -> None:
+        self.joint, self._later = joint, later
         count = len(joint.nodes)
         self._held = [False] * count
         self._sources: list[tuple[int, ...]] = [()] * count
@@ -50,7 +50,7 @@ class Step:
                 sources.update(dict.fromkeys(more))
                 chain |= longer
             self._sources[at], self._chain[at] = tuple(sources), frozenset(chain)
-            self._held[at] = kind is not Kind.LOOP or not self.fuses or self._gets_memory(at, outputs)
+            self._held[at] = kind is not Kind.LOOP or not joint.fuses or self._gets_memory(at, outputs)
 
     def _through(self, root: int) -> tuple[tuple[int, ...], frozenset[int]]:
         """What is read from memory for it, and what is computed on the way."""
@@ -97,7 +97,7 @@ class Step:
         numbers: dict[tuple[int, bool], int] = {}
         for slot, (at, is_backward) in enumerate(operators):
             if slot == self.half:
-                self.step.begin_backward()
+                self._begin_backward(beside[slot])
             reads = []
             for source in self._sources[at]:
                 own = numbers.get((source, is_backward and joint.runs_in_backward(source)))
@@ -114,10 +114,24 @@ class Step:
                     self._number[made] = number
             self.step.add_operator(nanoseconds, reads, makes, beside[slot] + workspace)
         if self.half == len(operators):
-            self.step.begin_backward()
+            self._begin_backward(0)
         for at in {joint.roots[at] for at in joint.backward_outputs}:
             if (at, True) in numbers:
                 self.step.keep(numbers[at, True])
+
+    def _begin_backward(self, beside: int) -> None:
+        self.step.begin_backward()
+        if self._later:
+            self.step.add_operator(0, [], [], self._later + beside)
+
+    def values_of(self, operator: int) -> list[tuple[str, int]]:
+        """Names and bytes of the largest that it reads or makes."""
+        if self._later and operator >= self.half:
+            operator -= 1
+        at, _ = self.operators[max(0, min(operator, len(self.operators) - 1))]
+        values = {*self._sources[at], *(self._items(at) or (at,))}
+        largest = sorted(values, key=lambda each: -self.joint.bytes[each])[:3]
+        return [(self.joint.nodes[each].name, self.joint.bytes[each]) for each in largest]
 
     def _items(self, at: int) -> tuple[int, ...]:
         """The results of an operator that has several."""
@@ -170,7 +184,7 @@ class Step:
     def _cost(self, at: int) -> tuple[int, int]:
         joint = self.joint
         node = joint.nodes[at]
-        if not self.fuses or not loops(joint.kinds[at]):
+        if not joint.fuses or not loops(joint.kinds[at]):
             return COSTS.call(node)
         device = node.meta["val"].device if hasattr(node.meta["val"], "device") else node.meta["val"][0].device
         moved = sum(joint.bytes[each] for each in (at, *self._items(at), *self._sources[at]))
