@@ -1,5 +1,6 @@
 """reprise.compile: compiled steps within bytes. Most tests run operators as they are (aot_eager), which compiles in no time."""
 
+import re
 import warnings
 
 import pytest
@@ -35,11 +36,11 @@ class Language(nn.Module):
         self.breaks = breaks
 
     def forward(self, words):
-        x = self.words(words)
-        for at, block in enumerate(self.blocks):
+        x = self.blocks[0](self.words(words))
+        if self.breaks:
+            torch._dynamo.graph_break()
+        for block in self.blocks[1:]:
             x = block(x)
-            if self.breaks and at == 0:
-                torch._dynamo.graph_break()
         return F.cross_entropy(self.out(x).flatten(0, 1), words.flatten())
 
 
@@ -99,9 +100,11 @@ def test_bytes_of_the_whole_device_count_what_is_live(plain):
     expected, default = plain
     model = Language()
     limit = reprise.live_bytes() + int(0.75 * default)
-    found, _ = steps(reprise.compile(model, memory_budget=limit, backend="aot_eager"), model)
+    live = reprise.live_bytes()
+    call = reprise.compile(model, memory_budget=limit, backend="aot_eager")
+    found, peak = steps(call, model)
     assert is_same(found, expected)
-    assert max(model_peak for report in [compiled.report()] for model_peak in [report[-1].predicted_peak]) <= 0.75 * default
+    assert live + peak <= limit and call.memory_budget.report()[0] in compiled.report()
 
 
 def test_a_budget_that_fits_changes_nothing(plain):
@@ -126,8 +129,9 @@ def test_too_few_bytes_are_refused_with_the_least_and_what_makes_it():
     model = Language()
     with pytest.raises(reprise.BudgetError, match=r"needs at least .* \((\d+) bytes\). At its smallest peak it holds") as raised:
         steps(reprise.compile(model, memory_budget="+100KB", backend="aot_eager"), model)
-    least = int(str(raised.value).split("(")[2].split(" bytes")[0]) if "(" in str(raised.value) else 0
-    assert least > 0
+    least = int(re.search(r"at least .* \((\d+) bytes\)", str(raised.value))[1])
+    found, peak = steps(reprise.compile(model, memory_budget=int(1.15 * least), backend="aot_eager"), model)
+    assert reprise.live_bytes() + peak <= 1.15 * least
 
 
 def test_graphs_of_one_step_share_its_bytes():
@@ -186,14 +190,14 @@ def test_buffers_that_the_step_writes_are_written_once():
 
     x = torch.ones(256, 64) + torch.arange(64) / 64
     found = {}
-    for budget in (None, "60%"):
+    for budget in (None, "90%"):
         model = Counted()
         call = torch.compile(model, backend="aot_eager", dynamic=False) if budget is None else \
             reprise.compile(model, memory_budget=budget, backend="aot_eager")
         values, _ = steps(call, model, words=x)
         found[budget] = [*values, *(each.clone() for each in model.buffers())]
         torch._dynamo.reset()
-    assert is_same(found[None], found["60%"])
+    assert is_same(found[None], found["90%"])
 
 
 @pytest.mark.parametrize("options, text", [

@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch._dynamo.backends.registry import lookup_backend
 
 from .._reprise import UsageError
-from ._budget import CompiledBudget, _budgets
+from ._budget import CompiledBudget, _budgets, as_raised
 from ._report import GraphReport
 
 __all__ = ["CompiledBudget", "GraphReport", "budget", "compile", "report"]
@@ -33,7 +34,8 @@ def compile(model: Callable[..., Any], *, memory_budget: str | int, device: str 
     """
     _refuse_options(options)
     limits = CompiledBudget(memory_budget, device)
-    compiled = torch.compile(model, dynamic=False, **options)
+    backend = _Backend(limits, options.pop("backend", "inductor"), options.pop("mode", None), options.pop("options", None))
+    compiled = torch.compile(model, dynamic=False, backend=backend, **options)
     if not isinstance(compiled, torch.nn.Module):
         return _within(compiled, limits)
     compiled.forward = _within(compiled.forward, limits)
@@ -48,7 +50,7 @@ def budget(memory_budget: str | int, device: str | torch.device = "cpu") -> Iter
     `memory_budget` is that of compile(). Train inside: a graph is compiled when it first runs.
     """
     limits = CompiledBudget(memory_budget, device)
-    with limits.planning(), torch._dynamo.config.patch(automatic_dynamic_shapes=False):
+    with as_raised(), limits.planning(), torch._dynamo.config.patch(automatic_dynamic_shapes=False):
         yield limits
 
 
@@ -61,10 +63,28 @@ def _within(call: Callable[..., Any], limits: CompiledBudget) -> Callable[..., A
     @functools.wraps(call)
     def run(*arguments: Any, **named: Any) -> Any:
         limits.before_call()
-        with limits.planning():
+        with as_raised():
             return call(*arguments, **named)
 
     return run
+
+
+class _Backend:
+    """Another one for each budget, so that torch.compile takes no graph that was compiled without it."""
+
+    def __init__(self, limits: CompiledBudget, backend: str | Callable[..., Any], mode: str | None,
+                 options: dict[str, Any] | None) -> None:
+        self.__name__ = backend if isinstance(backend, str) else getattr(backend, "__name__", str(backend))
+        self._limits = limits
+        given = {"mode": mode, "options": options}
+        if backend == "inductor":
+            self._call: Callable[..., Any] = torch._TorchCompileInductorWrapper(mode, options, False)
+        else:
+            self._call = functools.partial(lookup_backend(backend), **{name: each for name, each in given.items() if each})
+
+    def __call__(self, graph: torch.fx.GraphModule, inputs: Any) -> Any:
+        with self._limits.planning():
+            return self._call(graph, inputs)
 
 
 def _refuse_options(options: dict[str, Any]) -> None:

@@ -8,6 +8,7 @@ compiled again. The same happens where a step took more than its plan said.
 from __future__ import annotations
 
 import contextlib
+import gc
 import threading
 import warnings
 import weakref
@@ -24,7 +25,7 @@ from torch._dynamo.symbolic_convert import InstructionTranslator
 from .._reprise import BudgetError, Error, PeakScope, format_bytes, live_bytes
 from ..running.asked import Asked
 from . import _hooks
-from ._joint import Joint
+from ._joint import Joint, Others
 from ._plan import Chosen, GraphPlanner, Need, NoPlan
 from ._report import GraphReport, recomputed_in
 
@@ -65,6 +66,17 @@ class PlannedGraph:
         self.budget.close_step()
 
 
+@contextlib.contextmanager
+def as_raised() -> Iterator[None]:
+    """An error of the package passes through torch.compile as it is."""
+    try:
+        yield
+    except BackendCompilerFailed as failed:
+        if isinstance(failed.inner_exception, Error):
+            raise failed.inner_exception from None
+        raise
+
+
 class CompiledBudget:
     def __init__(self, memory_budget: str | int, device: str | torch.device = "cpu") -> None:
         self.asked = Asked.parse(str(memory_budget), "memory_budget", has_least=False)
@@ -83,16 +95,9 @@ class CompiledBudget:
         self._lock = threading.RLock()
         _budgets.add(self)
 
-    @contextlib.contextmanager
-    def planning(self) -> Iterator[None]:
-        """Graphs that are compiled inside are planned. An error of the package is raised as it is."""
-        try:
-            with _hooks.planning(self._begin_graph):
-                yield
-        except BackendCompilerFailed as failed:
-            if isinstance(failed.inner_exception, Error):
-                raise failed.inner_exception from None
-            raise
+    def planning(self) -> contextlib.AbstractContextManager[None]:
+        """Graphs that are compiled inside are planned."""
+        return _hooks.planning(self._begin_graph)
 
     def _begin_graph(self, backend: str) -> PlannedGraph:
         return PlannedGraph(self, backend)
@@ -103,6 +108,8 @@ class CompiledBudget:
         """Bytes of the device for the step that is open, or that a graph is compiled for."""
         if not self.asked.share:
             return self.asked.limit_before_measuring(live)
+        if self._needs:
+            return live + int(self.asked.share * _stacked_share(self._needs, 1.0))
         default = [each.chosen.default for each in self._in_step if each.chosen] if self._is_open() or newest is None else []
         return live + int(self.asked.share * _stacked([*default, *([newest.default] if newest else [])]))
 
@@ -112,6 +119,8 @@ class CompiledBudget:
                 self._peak_before_planning = max(self._peak_before_planning, self._scope.peak)
             planner = graph.planner = GraphPlanner(joint, default)
             at = len(self._in_step) if self._is_open() else 0
+            if at == 0:
+                gc.collect()  # graphs that were compiled before hold tensors in cycles
             graph.name = f"graph {len(self.graphs)}, of {graph.code.co_qualname}"
             chosen = self._chosen_within(planner, at)
             self.graphs.append(graph)
@@ -122,26 +131,23 @@ class CompiledBudget:
     def _chosen_within(self, planner: GraphPlanner, at: int) -> Chosen:
         live = live_bytes(self.device)
         limit = self._limit_above(self._live_before if self._is_open() else live, planner)
-        later = self._needed_after(at, limit)
+        others = self._needed_after(at, limit)
         try:
-            return planner.choose(limit - live - self._slack, later)
+            return planner.choose(limit - live - self._slack, others)
         except NoPlan as none:
             if not self._needs and not self.peaks and (at > 0 or self.asked.share):
                 # Those before it left it too little, or the share is one of more graphs. The next step divides anew.
-                return planner.choose(none.least, later)
+                return planner.choose(none.least, others)
             raise self._refused(planner, none, limit, live) from None
 
-    def _needed_after(self, at: int, limit: int) -> int:
-        """Bytes that the graphs after this one will need while its backward waits."""
+    def _needed_after(self, at: int, limit: int) -> Others:
+        """What the graphs after this one will need."""
         if len(self._needs) <= at + 1:
-            return 0
+            return Others()
         live = self._live_before if self._is_open() else live_bytes(self.device)
         share = _largest_share(self._needs, limit - live - self._slack)
-        result = saved = 0.0
-        for need in self._needs[at + 1:]:
-            result = max(result, saved + need.peak(share))
-            saved += need.between(share)
-        return int(result)
+        later = self._needs[at + 1:]
+        return Others(int(_stacked_share(later, share)), sum(each.gradients for each in later))
 
     def _refused(self, planner: GraphPlanner, none: NoPlan, limit: int, live: int) -> BudgetError:
         least = live + none.least
@@ -218,8 +224,10 @@ class CompiledBudget:
 def _stacked(halves: list[Any]) -> int:
     """Of graphs in the order of their forwards: each runs over what those before it hand to backward."""
     peak = saved = 0
+    gradients = sum(each.gradients for each in halves)
     for each in halves:
-        peak = max(peak, saved + each.peak)
+        gradients -= each.gradients
+        peak = max(peak, saved + max(each.forward, each.backward + gradients))
         saved += each.between
     return peak
 
@@ -229,12 +237,18 @@ def _largest_share(needs: list[Need], room: int) -> float:
     low, high = 0.0, 1.0
     for _ in range(20):
         share = (low + high) / 2
-        saved, peak = 0.0, 0.0
-        for need in needs:
-            peak = max(peak, saved + need.peak(share))
-            saved += need.between(share)
-        low, high = (share, high) if peak <= room else (low, share)
+        low, high = (share, high) if _stacked_share(needs, share) <= room else (low, share)
     return low
+
+
+def _stacked_share(needs: list[Need], share: float) -> float:
+    peak = between = 0.0
+    gradients = sum(each.gradients for each in needs)
+    for need in needs:
+        gradients -= need.gradients
+        peak = max(peak, between + need.peak(share) + gradients)
+        between += need.between(share)
+    return peak
 
 
 _budgets: weakref.WeakSet[CompiledBudget] = weakref.WeakSet()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import operator
 from collections.abc import Iterable
 from typing import Any
@@ -19,6 +20,15 @@ def bytes_of(value: Any) -> int:
     if not isinstance(value, torch.Tensor):
         return 0
     return -(-value.numel() * value.dtype.itemsize // 64) * 64
+
+
+@dataclasses.dataclass(frozen=True)
+class Others:
+    """Bytes of a step's later graphs: what they need between a graph's forward and its backward, and the gradients that are
+    there while its backward runs."""
+
+    between: int = 0
+    gradients: int = 0
 
 
 class Joint:

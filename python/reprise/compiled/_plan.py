@@ -7,13 +7,16 @@ import time
 from typing import Any
 
 from .._reprise import _SplitPlan
-from ._joint import Joint
+from ._joint import Joint, Others
 from ._schedule import Halves
 from ._step import Step
 
 # Plans that are compared with the backend's schedule; each corrects the next by what the schedule showed.
 _TRIES = 4
-_SECONDS = 2.0
+_MOST_SECONDS = 2.0
+_SECONDS_FOR_LEAST = 4.0
+# Of one search, for each operator of the step: small steps are searched through soon.
+_SECONDS_AN_OPERATOR = 0.0015
 # Nearer to the budget than that, a further try gains nothing to speak of.
 _CLOSE = 0.985
 
@@ -37,6 +40,7 @@ class Need:
     least_between: int
     default_peak: int
     default_between: int
+    gradients: int
 
     def peak(self, share: float) -> float:
         return self.least_peak + share * max(0, self.default_peak - self.least_peak)
@@ -61,34 +65,39 @@ class GraphPlanner:
         self.default_saved = joint.saved_for({joint.place[node] for node in default if node in joint.place})
         self.default = Halves(joint, self.default_saved)
         self._step: Step | None = None
-        self._later = 0
+        self._smallest: tuple[Halves, list[int], _SplitPlan] | None = None
+        self._others = Others()
         self._seconds_before = time.perf_counter() - begin
 
     @property
     def step(self) -> Step:
         if self._step is None:
-            self._step = Step(self.joint, later=self._later)
+            self._step = Step(self.joint, self._others)
         return self._step
 
-    def choose(self, room: int, later: int = 0) -> Chosen:
-        """The plan for at most `room` bytes above those live before the graph runs, of which other graphs need `later`
-        between its forward and its backward. Raises NoPlan where there is none."""
+    def choose(self, room: int, others: Others = Others()) -> Chosen:
+        """The plan for at most `room` bytes above those live before the graph runs, the others' included. Raises NoPlan where
+        there is none."""
         begin = time.perf_counter()
-        if later != self._later:
-            self._step, self._later = None, later
-            self.default.later = later
+        if others != self._others:
+            self._step, self._smallest, self._others = None, None, others
+            self.default.others = others
         if self.default.peak <= room:
             return self._chosen(self.default_saved, self.default, 0, begin)
         best: Chosen | None = None
         least: int | None = None
+        previous: list[bool] = []
         error = 0  # of the planner's model, as the schedule showed it
         for _ in range(_TRIES):
-            plan = self.step.step.plan(max(room - error, 0), seconds=_SECONDS)
+            plan = self.step.step.plan(max(room - error, 0), seconds=self._seconds())
             if not plan.fits:
                 if error == 0:
                     error = self._error_at_least()
                     continue
                 break
+            if plan.handed_over == previous:
+                break
+            previous = plan.handed_over
             halves, saved = self._realized(plan)
             least = min(halves.peak, least or halves.peak)
             if halves.peak <= room and (best is None or plan.recompute_nanoseconds < 1e9 * best.recompute_seconds):
@@ -104,14 +113,19 @@ class GraphPlanner:
         return self._chosen(saved, halves, plan.recompute_nanoseconds, begin)
 
     def smallest(self) -> tuple[Halves, list[int], _SplitPlan]:
-        plan = self.step.step.plan(self.step.step.least(), seconds=_SECONDS)
-        return (*self._realized(plan), plan)
+        if self._smallest is None:
+            plan = self.step.step.plan(self.step.step.least(seconds=_SECONDS_FOR_LEAST), seconds=self._seconds())
+            self._smallest = (*self._realized(plan), plan)
+        return self._smallest
+
+    def _seconds(self) -> float:
+        return min(_MOST_SECONDS, _SECONDS_AN_OPERATOR * len(self.step.operators))
 
     def need(self) -> Need:
         """Without what other graphs need."""
         smallest, _, _ = self.smallest()
         return Need(max(smallest.forward, smallest.backward), smallest.between,
-                    max(self.default.forward, self.default.backward), self.default.between)
+                    max(self.default.forward, self.default.backward), self.default.between, self.default.gradients)
 
     def largest_at_peak(self) -> list[tuple[str, int]]:
         """The names and bytes of what the operator reads and makes during which the smallest plan takes most."""
@@ -124,7 +138,7 @@ class GraphPlanner:
 
     def _realized(self, plan: _SplitPlan) -> tuple[Halves, list[int]]:
         saved = self.joint.saved_for(self.step.kept_in(plan))
-        return Halves(self.joint, saved, later=self._later), saved
+        return Halves(self.joint, saved, self._others), saved
 
     def _chosen(self, saved: list[int], halves: Halves, nanoseconds: int, begin: float) -> Chosen:
         return Chosen(saved, halves, self.default, nanoseconds / 1e9, time.perf_counter() - begin + self._seconds_before)

@@ -13,14 +13,14 @@ from torch import fx
 from torch._functorch import partitioners
 
 from ._costs import COSTS
-from ._joint import Joint, bytes_of
+from ._joint import Joint, Others, bytes_of
 from ._kinds import Kind, kind_of
 
 
 class Halves:
     """Bytes above those live before the graph runs: while forward runs, while others do, and while backward does."""
 
-    def __init__(self, joint: Joint, saved: list[int], *, later: int = 0) -> None:
+    def __init__(self, joint: Joint, saved: list[int], others: Others = Others()) -> None:
         forward, backward = _split(joint, saved)
         outputs = {joint.roots[at] for at in joint.forward_outputs} - {joint.roots[at] for at in saved}
         held = sum(bytes_of(joint.nodes[at].meta.get("val")) for at in outputs)
@@ -29,14 +29,15 @@ class Halves:
         handed = {joint.nodes[at].name: joint.roots[at] for at in saved}
         sizes = {root: joint.bytes[root] for root in handed.values()}
         peak_of = _scheduled_peak if joint.fuses else _eager_peak
-        self.later = later
+        self.others = others
+        self.gradients = sum(joint.bytes[at] for at in {joint.roots[at] for at in joint.backward_outputs})
         self.between = self.saved + held
         self.forward = peak_of(forward, {}, {})
         self.backward = peak_of(backward, handed, sizes) + held + tangents
 
     @property
     def peak(self) -> int:
-        return max(self.forward, self.between + self.later, self.backward)
+        return max(self.forward, self.between + self.others.between, self.backward + self.others.gradients)
 
 
 def _split(joint: Joint, saved: list[int]) -> tuple[fx.GraphModule, fx.GraphModule]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from .._reprise import _SplitPlan, _SplitStep
 from ._costs import COSTS, loops
-from ._joint import Joint
+from ._joint import Joint, Others
 from ._kinds import Kind, name_of
 
 # A compiler keeps a result in memory rather than compute a longer chain at each reader.
@@ -17,10 +17,8 @@ _LONGEST_CHAIN = 30
 
 
 class Step:
-    """`later`: bytes that other graphs need between the halves."""
-
-    def __init__(self, joint: Joint, *, later: int = 0) -> None:
-        self.joint, self._later = joint, later
+    def __init__(self, joint: Joint, others: Others = Others()) -> None:
+        self.joint, self._others = joint, others
         count = len(joint.nodes)
         self._held = [False] * count
         self._sources: list[tuple[int, ...]] = [()] * count
@@ -121,12 +119,12 @@ class Step:
 
     def _begin_backward(self, beside: int) -> None:
         self.step.begin_backward()
-        if self._later:
-            self.step.add_operator(0, [], [], self._later + beside)
+        if self._others.between:
+            self.step.add_operator(0, [], [], self._others.between + beside)
 
     def values_of(self, operator: int) -> list[tuple[str, int]]:
         """Names and bytes of the largest that it reads or makes."""
-        if self._later and operator >= self.half:
+        if self._others.between and operator >= self.half:
             operator -= 1
         at, _ = self.operators[max(0, min(operator, len(self.operators) - 1))]
         values = {*self._sources[at], *(self._items(at) or (at,))}
@@ -160,7 +158,7 @@ class Step:
         # Autograd holds the gradients that come in until backward has ended.
         tangents = sum(each for at, each in enumerate(joint.bytes) if joint.is_tangent[at])
         if self.half < len(operators):
-            hold(tangents, self.half, end)
+            hold(tangents + self._others.gradients, self.half, end)
         result, live = [], 0
         for change in changes[:-1]:
             live += change
