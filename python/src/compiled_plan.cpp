@@ -47,12 +47,12 @@ void bind_compiled_plan(py::module_& module) {
           },
           py::arg("budget"), py::kw_only(), py::arg("seconds") = 5., py::arg("moves") = 0)
       .def(
-          "least",
+          "smallest",
           [](const SplitStep& step, double seconds) {
             const py::gil_scoped_release no_gil;
-            return least_of_split(step, seconds);
+            return smallest_split(step, seconds);
           },
-          py::kw_only(), py::arg("seconds") = 2., "Bytes.");
+          py::kw_only(), py::arg("seconds") = 4.);
 
   py::class_<SplitPlan>(module, "_SplitPlan")
       .def_readonly("fits", &SplitPlan::fits)

@@ -78,7 +78,8 @@ class _Backend:
         self._limits = limits
         given = {"mode": mode, "options": options}
         if backend == "inductor":
-            self._call: Callable[..., Any] = torch._TorchCompileInductorWrapper(mode, options, False)
+            wrapper: Any = torch._TorchCompileInductorWrapper
+            self._call: Callable[..., Any] = wrapper(mode, options, False)
         else:
             self._call = functools.partial(lookup_backend(backend), **{name: each for name, each in given.items() if each})
 

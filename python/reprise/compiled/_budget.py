@@ -18,7 +18,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._dynamo.eval_frame import reset_code
 from torch._dynamo.exc import BackendCompilerFailed
 from torch._dynamo.symbolic_convert import InstructionTranslator
 
@@ -28,6 +27,7 @@ from . import _hooks
 from ._joint import Joint, Others
 from ._plan import Chosen, GraphPlanner, Need, NoPlan
 from ._report import GraphReport, recomputed_in
+from ._torch import reset_code
 
 # Corrections after measured steps; what is live before a step, such as the optimizer's state, grows in the first ones.
 _MOST_CORRECTIONS = 3

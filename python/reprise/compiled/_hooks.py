@@ -11,11 +11,11 @@ from typing import Any, Protocol
 
 import torch
 from torch import fx
-from torch._dynamo.backends import common
-from torch._functorch import config, partitioners
+from torch._functorch import config
 
 from .._reprise import Error, UsageError
 from ._joint import Joint
+from ._torch import common, partitioners
 
 
 class Graph(Protocol):
@@ -71,7 +71,7 @@ def _compile(original: Callable[..., Any], begin_graph: Callable[[str], Graph], 
     options = given.arguments
     partition = options["partition_fn"]
     graph = begin_graph(_backend_of(partition))
-    is_planned = []
+    is_planned: list[bool] = []
 
     def split(joint: fx.GraphModule, inputs: Any, **known: Any) -> Any:
         with _choosing(graph, is_planned):
@@ -105,10 +105,15 @@ def _compile(original: Callable[..., Any], begin_graph: Callable[[str], Graph], 
         results = compiled(*values)
         for each in results if isinstance(results, (list, tuple)) else (results,):
             if isinstance(each, torch.Tensor) and each.grad_fn is not None:
-                each.grad_fn.metadata["reprise"] = token  # it lives as long as a backward can come
+                _metadata_of(each.grad_fn)["reprise"] = token  # it lives as long as a backward can come
         return results
 
     return run
+
+
+def _metadata_of(node: Any) -> dict[str, object]:
+    found: dict[str, object] = node.metadata
+    return found
 
 
 def _backend_of(partition: Callable[..., Any]) -> str:

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._functorch import partitioners
 
 from .._reprise import UsageError
 from ._kinds import Kind, is_repeatable, kind_of
+from ._torch import partitioners
 
 
 def bytes_of(value: Any) -> int:

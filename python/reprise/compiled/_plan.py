@@ -15,7 +15,7 @@ from ._step import Step
 _TRIES = 4
 _MOST_SECONDS = 2.0
 _SECONDS_FOR_LEAST = 4.0
-# Of one search, for each operator of the step: small steps are searched through soon.
+# A search takes so long for each operator of the step: a small step is soon searched through.
 _SECONDS_AN_OPERATOR = 0.0015
 # Nearer to the budget than that, a further try gains nothing to speak of.
 _CLOSE = 0.985
@@ -114,7 +114,7 @@ class GraphPlanner:
 
     def smallest(self) -> tuple[Halves, list[int], _SplitPlan]:
         if self._smallest is None:
-            plan = self.step.step.plan(self.step.step.least(seconds=_SECONDS_FOR_LEAST), seconds=self._seconds())
+            plan = self.step.step.smallest(seconds=_SECONDS_FOR_LEAST)
             self._smallest = (*self._realized(plan), plan)
         return self._smallest
 

@@ -10,11 +10,11 @@ import copy
 from typing import Any
 
 from torch import fx
-from torch._functorch import partitioners
 
 from ._costs import COSTS
 from ._joint import Joint, Others, bytes_of
 from ._kinds import Kind, kind_of
+from ._torch import partitioners
 
 
 class Halves:
@@ -91,13 +91,15 @@ class _Scheduled(BaseException):
 
 
 def _scheduled_peak(module: fx.GraphModule, handed: dict[str, int], sizes: dict[int, int]) -> int:
-    from torch._inductor import config, memory
+    from torch._inductor import config
+    from torch._inductor import memory as inductor_memory
     from torch._inductor.compile_fx import compile_fx_inner
 
     module = copy.deepcopy(module)
     workspaces = {node.name: COSTS.call(node)[1] for node in module.graph.nodes
                   if node.op == "call_function" and kind_of(node) is Kind.CALL}
     found: list[int] = []
+    memory: Any = inductor_memory
     ordered = memory.reorder_for_peak_memory
 
     def look(nodes: list[Any], *rest: Any) -> Any:

@@ -214,7 +214,7 @@ class NextUseRun {
     return true;
   }
 
-  // In a split step, whether what is dropped can be made again (StepGraph::split_at()).
+  // In a split step, whether the value can be recomputed (StepGraph::split_at()).
   bool may_drop(Index storage) {
     if (!graph_.is_split()) return true;
     const Index use = next_use(storage), op = graph_.storage(storage).op;

@@ -37,6 +37,23 @@ std::vector<bool> handed_over(const StepGraph& graph, const GraphPlan& plan) {
   return over;
 }
 
+SplitPlan split_plan(const SplitStep& step, const StepGraph& graph, const GraphPlan& of) {
+  const GraphCost cost = cost_of(graph, of);
+  SplitPlan plan;
+  plan.fits = true;
+  plan.peak = cost.peak;
+  plan.peak_operator = cost.peak_slot;
+  plan.recompute_nanoseconds = cost.recompute_nanoseconds;
+  // Storages are in the order of the operators that make them, as in graph().
+  const std::vector<bool> over = handed_over(graph, of);
+  plan.handed_over.assign(step.bytes.size(), false);
+  Index storage = 0;
+  for (const SplitStep::Operator& op : step.operators) {
+    for (const Index value : op.makes) plan.handed_over[value] = over[storage++];
+  }
+  return plan;
+}
+
 }  // namespace
 
 StepGraph SplitStep::graph() const {
@@ -96,37 +113,27 @@ SplitPlan plan_split(const SplitStep& step, const SplitOptions& options) {
                                                       .moves = options.moves,
                                                       .is_cancelled = options.is_cancelled});
   SplitPlan plan;
+  if (found.plan) plan = split_plan(step, graph, *found.plan);
   plan.bound_nanoseconds = found.least_nanoseconds;
-  plan.fits = found.plan.has_value();
-  if (!plan.fits) return plan;
-  plan.peak = found.cost.peak;
-  plan.peak_operator = found.cost.peak_slot;
-  plan.recompute_nanoseconds = found.cost.recompute_nanoseconds;
-  // Storages are in the order of the operators that make them, as in graph().
-  const std::vector<bool> over = handed_over(graph, *found.plan);
-  plan.handed_over.assign(step.bytes.size(), false);
-  Index storage = 0;
-  for (const SplitStep::Operator& op : step.operators) {
-    for (const Index value : op.makes) plan.handed_over[value] = over[storage++];
-  }
   return plan;
 }
 
-std::int64_t least_of_split(const SplitStep& step, double seconds) {
+SplitPlan smallest_split(const SplitStep& step, double seconds) {
   const StepGraph graph = step.graph();
   constexpr int kTries = 12;
-  std::int64_t fits = cost_of(graph, GraphPlan(graph)).peak, fails = 0;
-  for (int i = 0; i < kTries && fits - fails > fits / 100; ++i) {
-    const std::int64_t budget = fails + (fits - fails) / 2;
+  SplitPlan best = split_plan(step, graph, GraphPlan(graph));
+  std::int64_t fails = 0;
+  for (int i = 0; i < kTries && best.peak - fails > best.peak / 100; ++i) {
+    const std::int64_t budget = fails + (best.peak - fails) / 2;
     const Hindsight found =
         plan_with_hindsight(graph, {.budget = budget, .seconds = seconds / kTries});
     if (found.plan) {
-      fits = found.cost.peak;
+      best = split_plan(step, graph, *found.plan);
     } else {
       fails = budget;
     }
   }
-  return fits;
+  return best;
 }
 
 }  // namespace reprise::plan

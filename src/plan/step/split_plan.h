@@ -53,8 +53,7 @@ struct SplitPlan {
 
 SplitPlan plan_split(const SplitStep& step, const SplitOptions& options);
 
-// The least budget for which a quick search finds a plan: at most 1 % above the least that it can
-// find. The search takes some `seconds`.
-std::int64_t least_of_split(const SplitStep& step, double seconds);
+// The plan with the least peak that a search of about that many seconds finds.
+SplitPlan smallest_split(const SplitStep& step, double seconds);
 
 }  // namespace reprise::plan

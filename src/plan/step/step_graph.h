@@ -44,7 +44,7 @@ class StepGraph {
 
   // A step whose two halves are compiled apart: the second half begins at operator `half`. Only
   // operators of the first half run again, at most once each, and before the second half's first
-  // read of what they make: a value is either handed over or made again.
+  // read of what they make: a value is either handed over or recomputed.
   void split_at(Index half) { half_ = half; }
   bool is_split() const { return half_ != kNoHalf; }
   Index half() const { return half_; }
