@@ -12,7 +12,7 @@ namespace reprise::bench {
 namespace {
 
 constexpr BlockShape kFine = {.width = 64, .heads = 4, .length = 16, .batch = 1, .dropout = 0.1};
-constexpr BlockShape kCoarse = {
+constexpr BlockShape kCoarseModel = {
     .width = 256, .heads = 4, .length = 128, .batch = 8, .dropout = 0.1};
 constexpr int kCoarseBlocks = 8;
 
@@ -54,7 +54,7 @@ void tape_overhead(Session& session) {
   race.report("32 small blocks, seen", "×plain", times_plain("blocks seen"));
   race.report("32 small blocks, recorded", "×plain", times_plain("blocks recorded"),
               {.at_most = 1.2});
-  const Step coarse = block_step(on, kCoarseBlocks, kCoarse, BlockStrategy::kPlain);
+  const Step coarse = block_step(on, kCoarseBlocks, kCoarseModel, BlockStrategy::kPlain);
   report_own_peak(session, "tape_overhead", "plain", coarse, {});
   report_own_peak(session, "tape_overhead", "no pressure", under_budget(on, coarse, GiB(64)), {});
 }
@@ -66,8 +66,8 @@ void tape_budget(Session& session) {
     double most;
   };
   constexpr Case kCases[] = {{124, 1.06}, {84, 1.15}, {54, 1.27}, {47, 0}};
-  const Step plain = block_step(on, kCoarseBlocks, kCoarse, BlockStrategy::kPlain);
-  const Step regions = block_step(on, kCoarseBlocks, kCoarse, BlockStrategy::kNonReentrant);
+  const Step plain = block_step(on, kCoarseBlocks, kCoarseModel, BlockStrategy::kPlain);
+  const Step regions = block_step(on, kCoarseBlocks, kCoarseModel, BlockStrategy::kNonReentrant);
   Race race(session, "tape_budget", nullptr);
   race.add("plain", plain);
   race.add("every block", regions);

@@ -11,11 +11,12 @@ import torch  # noqa: E402
 torch.set_num_threads(1)
 
 import budgets  # noqa: E402
+import pipelines  # noqa: E402
 import regions  # noqa: E402
 import script_run  # noqa: E402
 from timing import Figures  # noqa: E402
 
-BENCHES = {**budgets.BENCHES, **regions.BENCHES, **script_run.BENCHES}
+BENCHES = {**budgets.BENCHES, **pipelines.BENCHES, **regions.BENCHES, **script_run.BENCHES}
 
 
 def main():

@@ -145,6 +145,10 @@ struct StepReport {
   // The part of the peak, on the CPU, that threads outside of all steps held at once of their
   // allocations during steps. The peak may pass the limit by this and by other budgets' steps.
   Bytes other_threads;
+  // On the CPU, the most bytes that threads of steps held at once of what they allocated past
+  // LibTorch's operators: by graphs that torch.compile made, or by other libraries. A budget cannot
+  // drop them.
+  Bytes past_operators;
   std::int64_t operators = 0;  // recorded calls and small ones
   std::int64_t dropped = 0;    // values
   Bytes dropped_bytes;

@@ -33,20 +33,37 @@ if _minor(_torch.__version__) != _minor(_version.torch_version):
         f"install torch {'.'.join(_minor(_version.torch_version))}.*, or install reprise again with this torch")
 
 from ._reprise import (  # noqa: E402
-    BudgetError, DeterminismError, Error, LearnedPlan, MemoryBudget, PeakScope, Pin, PlanError, Step, StepReport, StoreError,
-    UsageError, allocation_count, live_bytes, peak_bytes)
+    BudgetError, BudgetEvent, Chain, ChainStage, CompressedStore, DeterminismError, DrawsOfLayer, Error, Estimate, EventLog,
+    InfluenceMeter, InfluenceScore, LearnedPlan, LossyOptions, Machine, MemoryBudget, ParkedTensor, PeakScope, PgacReport,
+    Pin, PipelineAction, PipelineEvent, PipelineResidency, PipelineSchedule, PipelineStageCosts, PipelineTimeline,
+    PlanError, Schedule, ScheduleCost, SimulatedStep, SkipNamespace, SkipScope, Step, StepReport, StepTrace, Store,
+    StoreError, StoreStatistics, TraceRecorder, UsageError, ValueWeights, allocation_count, calibrate, compressed_store,
+    current_path, disk_store, host_store, influence_of, influence_weights, is_checkpointing, is_recomputing, live_bytes,
+    memory_store, named, offload, peak_bytes, pop, seed_of_pipeline, stash, value_weights)
 
 from .auto import auto_checkpoint  # noqa: E402
 
 __all__ = [
-    "BudgetError", "DeterminismError", "Error", "LearnedPlan", "MemoryBudget", "PeakScope", "Pin", "PlanError", "Step",
-    "StepReport", "StoreError", "UsageError", "allocation_count", "auto_checkpoint", "checkpoint", "checkpoint_sequential",
-    "compile", "compiled", "install", "live_bytes", "peak_bytes", "uninstall",
+    "BudgetError", "BudgetEvent", "Chain", "ChainStage", "CompressedStore", "DeterminismError", "DrawsOfLayer", "Error",
+    "Estimate", "EventLog", "InfluenceMeter", "InfluenceScore", "LearnedPlan", "LossyOptions", "Machine", "MemoryBudget",
+    "ParkedTensor", "PeakScope", "Pgac", "PgacReport", "Pin", "Pipeline", "PipelineAction", "PipelineEvent",
+    "PipelineResidency", "PipelineSchedule", "PipelineStageCosts", "PipelineTimeline", "PlanError", "Schedule",
+    "ScheduleCost", "SimulatedStep", "SkipNamespace", "SkipScope", "Skippable", "Step", "StepReport", "StepTrace", "Store",
+    "StoreError", "StoreStatistics", "TraceRecorder", "UsageError", "ValueWeights", "allocation_count", "auto_checkpoint",
+    "balance_by_bytes", "balance_by_time", "calibrate", "checkpoint", "checkpoint_sequential", "compile", "compiled",
+    "compressed_store", "current_path", "disk_store", "estimate", "host_store", "influence_of", "influence_weights", "install",
+    "is_checkpointing", "is_recomputing", "live_bytes", "memory_store", "named", "offload", "peak_bytes", "planners", "pop",
+    "profile_chain", "schedules", "seed_of_pipeline", "stash", "uninstall", "value_weights",
 ]
 
 # Loaded when they are first asked for: they import parts of torch that budgets do without.
-_LATER = {"checkpoint": "checkpoint", "checkpoint_sequential": "_checkpoint_sequential", "install": "_checkpoint_install",
-          "uninstall": "_checkpoint_install", "compile": "compiled", "compiled": "compiled"}
+_LATER = {
+    "Pgac": "_pgac", "Pipeline": "pipeline", "Skippable": "pipeline", "balance_by_bytes": "pipeline",
+    "balance_by_time": "pipeline", "checkpoint": "checkpoint", "checkpoint_sequential": "_checkpoint_sequential",
+    "compile": "compiled", "compiled": "compiled", "estimate": "_estimate",
+    "install": "_checkpoint_install", "planners": "planners", "profile_chain": "_layers", "schedules": "schedules",
+    "uninstall": "_checkpoint_install",
+}
 
 
 def __getattr__(name: str) -> _Any:
@@ -55,6 +72,6 @@ def __getattr__(name: str) -> _Any:
     import importlib
 
     module = importlib.import_module(f"reprise.{_LATER[name]}")
-    value = module if name in ("checkpoint", "compiled") else getattr(module, name)
+    value = module if name == _LATER[name] else getattr(module, name)
     globals()[name] = value
     return value

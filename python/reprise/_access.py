@@ -6,6 +6,7 @@ while somebody may look at them. Outside of steps they are as ever.
   the storage object lives.
 - data_ptr(): until the step ends.
 - tolist(): during the call.
+- the kernels of compiled graphs: see _graphs.py.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 
 import torch
 
+from . import _graphs
 from ._reprise import hold, hold_until_step_ends, is_in_step, unseen, watch_profiler
 
 _is_installed = False
@@ -96,6 +98,7 @@ def install() -> None:
     if _is_installed:
         return
     _is_installed = True
+    _graphs.install()
     for name, during_step in (("numpy", _numpy), ("tolist", _tolist), ("data_ptr", _data_ptr), ("__dlpack__", _dlpack),
                               ("untyped_storage", _untyped_storage)):
         _replace(torch.Tensor, name, during_step)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Callable, NoReturn
 
 import torch.utils.checkpoint
@@ -77,8 +78,14 @@ def refuse(
     differences: list[tuple[int, dict[str, Any], dict[str, Any]]],
     explain: Callable[[CheckpointError], NoReturn] | None,
 ) -> NoReturn:
-    """Raises the CheckpointError of a region; `explain` raises one that has the operators of both runs."""
+    """Raises the CheckpointError of a region; `explain` raises one that has the operators of both runs.
+
+    The texts are torch's, which knows no names. So the name of a region (reprise.named) is a note.
+    """
     error = CheckpointError(text_of(kind, text, before, now, differences))
+    named = re.match(r"checkpoint\(\) of region '(.*?)': ", text)
+    if named:
+        error.add_note(f"The region is named '{named[1]}'.")
     if explain is not None:
         explain(error)
     raise error

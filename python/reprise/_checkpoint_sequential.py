@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-import weakref
 from typing import Any, Callable, Sequence
 
 import torch
@@ -11,6 +10,7 @@ import torch
 from . import _reprise
 from ._checkpoint_region import flags_of
 from ._checkpoint_traced import reason_for_torch
+from ._layers import described
 
 _NO_REENTRANT = (
     "torch.utils.checkpoint.checkpoint_sequential: the use_reentrant parameter should be passed explicitly. In version "
@@ -18,14 +18,9 @@ _NO_REENTRANT = (
     "to preserve the current default behavior, you can pass use_reentrant=True. Refer to docs for more details on the "
     "differences between the two variants.")
 
-# What stands for a layer while it lives, so that a plan is found again. Functions that take no weak
-# references (of C) live as long as the process.
-_tokens: weakref.WeakKeyDictionary[Any, _reprise.LayerToken] = weakref.WeakKeyDictionary()
-_tokens_of_builtins: dict[Any, _reprise.LayerToken] = {}
-
 
 def checkpoint_sequential(
-    functions: Any, segments: int | str, input: Any, use_reentrant: bool | None = None, **kwargs: Any
+    functions: Any, segments: int | str | _reprise.Schedule, input: Any, use_reentrant: bool | None = None, **kwargs: Any
 ) -> Any:
     """Runs a chain of functions, and recomputes parts of it in backward.
 
@@ -33,17 +28,22 @@ def checkpoint_sequential(
     segments: a number of segments of equal length, of which all but the last are regions; or bytes as a text
         ("400MB"), for what forward and backward of the chain add to the bytes live before. The first call with inputs
         of a shape measures the layers, each of which then takes one tensor and returns one; the plan is remembered as
-        long as they live. Raises BudgetError if no plan fits.
-    use_reentrant: as in checkpoint(). With bytes it is False, and need not be given.
+        long as they live. Raises BudgetError if no plan fits. Or a Schedule (reprise.planners); raises PlanError if it
+        is for another number of functions or not valid.
+    use_reentrant: as in checkpoint(). With bytes or a schedule it is False, and need not be given.
     preserve_rng_state: replay random draws.
+    store: where a schedule with offloads parks values (reprise.disk_store()).
     """
     preserve = kwargs.pop("preserve_rng_state", True)
+    store = kwargs.pop("store", None)
     if kwargs:
         raise ValueError("Unexpected keyword arguments: " + ",".join(kwargs))
     if isinstance(functions, torch.nn.Sequential):
         functions = list(functions.children())
-    if isinstance(segments, str):
-        return _within(functions, segments, input, use_reentrant, preserve)
+    if store is not None and not isinstance(segments, _reprise.Schedule):
+        raise _reprise.UsageError("checkpoint_sequential(): only a Schedule uses a store; give one, or leave the store out")
+    if isinstance(segments, (str, _reprise.Schedule)):
+        return _planned(functions, segments, input, use_reentrant, preserve, store)
     if use_reentrant is None:
         warnings.warn(_NO_REENTRANT, stacklevel=2)
         use_reentrant = True
@@ -67,35 +67,19 @@ def _one_after_another(functions: Sequence[Callable[..., Any]]) -> Callable[...,
     return forward
 
 
-def _within(
-    functions: Sequence[Callable[..., Any]], budget: str, input: torch.Tensor, use_reentrant: bool | None, preserve: bool
+def _planned(
+    functions: Sequence[Callable[..., Any]], plan: str | _reprise.Schedule, input: torch.Tensor, use_reentrant: bool | None,
+    preserve: bool, store: _reprise.Store | None,
 ) -> torch.Tensor:
+    by = f"a budget of {plan}" if isinstance(plan, str) else "a schedule"
     if use_reentrant:
-        raise ValueError("checkpoint_sequential(): with a number of bytes use_reentrant must be False, or left out")
+        raise ValueError(f"checkpoint_sequential(): with {by} use_reentrant must be False, or left out")
     reason = reason_for_torch((input,), {})
     if reason is not None:
         raise _reprise.UsageError(
-            f"checkpoint_sequential(): a budget of {budget} needs measured layers, and under {reason} nothing can be "
-            "measured; give a number of segments instead")
-    layers = [_described(function) for function in functions]
-    result: torch.Tensor = _reprise.checkpoint_within(layers, budget, input, flags_of(preserve, "default", True))
-    return result
-
-
-def _described(function: Callable[..., Any]) -> tuple[Any, ...]:
-    name = type(function).__name__ if isinstance(function, torch.nn.Module) else getattr(
-        function, "__name__", type(function).__name__)
-    if not isinstance(function, torch.nn.Module):
-        return function, name, _token(function), (), (), ()
-    trains = [module.training for module in function.modules()]
-    return function, name, _token(function), list(function.parameters()), list(function.buffers()), trains
-
-
-def _token(function: Any) -> _reprise.LayerToken:
-    # A bound method is another object at each look; what it is bound to is the same.
-    key = getattr(function, "__self__", None)
-    key = function if key is None or isinstance(key, type(torch)) else key
-    try:
-        return _tokens.setdefault(key, _reprise.LayerToken())
-    except TypeError:
-        return _tokens_of_builtins.setdefault(key, _reprise.LayerToken())
+            f"checkpoint_sequential(): {by} needs layers that run as they are, and under {reason} they do not; give a "
+            "number of segments instead")
+    flags = flags_of(preserve, "default", True)
+    if isinstance(plan, str):
+        return _reprise.checkpoint_within(described(functions), plan, input, flags)
+    return _reprise.checkpoint_by_schedule(described(functions), plan, input, flags, store)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 import threading
 from typing import Any, TypeVar
 
@@ -24,12 +25,24 @@ class _ModelSteps:
         if module.training and torch.is_grad_enabled() and not is_in_step():
             _open.steps = [*_opened(), self._budget.step().__enter__()]
 
+    def called(self, module: torch.nn.Module, inputs: Any, result: Any) -> None:
+        # torch calls this from the handler of the exception.
+        if result is None and sys.exc_info()[0] is not None:
+            _abandon()
+
 
 _open = threading.local()
 
 
 def _opened() -> list[Step]:
     return getattr(_open, "steps", [])
+
+
+def _abandon() -> None:
+    """Ends the steps that an exception leaves open; nothing is learned from them."""
+    ended, _open.steps = _opened(), []
+    for step in reversed(ended):
+        step.__exit__(RuntimeError, None, None)
 
 
 _is_watched = False
@@ -47,6 +60,10 @@ def _watch_backward() -> None:
         _open.depth = getattr(_open, "depth", 0) + 1
         try:
             original(*args, **kwargs)
+        except BaseException:
+            if _open.depth == 1:
+                _abandon()
+            raise
         finally:
             _open.depth -= 1
         if _open.depth == 0 and not keeps_graph(original, args, kwargs):
@@ -65,7 +82,14 @@ def auto_checkpoint(model: Model, memory_budget: str | int, **options: Any) -> M
     `model.memory_budget`. Forwards inside of another step belong to that step. Raises UsageError as MemoryBudget does.
     """
     budget = MemoryBudget(memory_budget, **options)
-    model.register_forward_pre_hook(_ModelSteps(budget).begin)
-    _watch_backward()
+    find_steps(model, budget)
     object.__setattr__(model, "memory_budget", budget)
     return model
+
+
+def find_steps(model: torch.nn.Module, budget: MemoryBudget) -> None:
+    """Has the model's forward and its backward open and end the budget's steps."""
+    steps = _ModelSteps(budget)
+    model.register_forward_pre_hook(steps.begin)
+    model.register_forward_hook(steps.called, always_call=True)
+    _watch_backward()

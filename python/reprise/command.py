@@ -14,6 +14,7 @@ _HELP = """usage: reprise run --budget BYTES [--device DEVICE] [--report FILE.js
        reprise SUBCOMMAND ...
 
 `reprise run --help` explains the first."""
+_NO_PROGRAM = "this installation has `reprise run` alone; scripts/wheel makes a wheel with the other subcommands"
 
 
 def main() -> None:
@@ -24,12 +25,16 @@ def main() -> None:
         return run(arguments[1:])
     if arguments == ["--version"]:
         return print(f"reprise {version} with torch {torch.__version__}")
+    if not arguments:
+        print(_HELP, file=sys.stderr)
+        raise SystemExit(2)
+    asks_for_help = arguments in (["--help"], ["-h"])
+    if asks_for_help:
+        print(_HELP, end="\n\n", flush=True)
     program = pathlib.Path(__file__).parent / "bin" / "reprise"
-    if program.exists() and arguments not in ([], ["--help"], ["-h"]):
+    if program.exists():
         libraries = [str(program.parents[1]), str(pathlib.Path(torch.__file__).parent / "lib"), os.environ.get("LD_LIBRARY_PATH", "")]
         os.environ["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, libraries))
         os.execv(program, [str(program), *arguments])
-    if arguments not in (["--help"], ["-h"]):
-        print(_HELP, file=sys.stderr)
-        raise SystemExit(2)
-    print(_HELP)
+    print(_NO_PROGRAM, file=sys.stdout if asks_for_help else sys.stderr)
+    raise SystemExit(0 if asks_for_help else 2)

@@ -1,14 +1,19 @@
-// Access to a tensor's bytes past operators: by Python's own methods, and by LibTorch's profiler, which
-// reads pointers before an operator has its arguments back.
+// Access to a tensor's bytes past operators: by Python's own methods, by kernels of compiled graphs, and by
+// LibTorch's profiler, which reads pointers before an operator has its arguments back.
 #include <ATen/record_function.h>
 #include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
 #include <reprise/budget.h>
+#include <reprise/checkpoint.h>
 #include <reprise/error.h>
+#include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
+#include <utility>
 #include <vector>
 
 #include "bindings.h"
@@ -47,6 +52,35 @@ void hold_until_step_ends(const at::Tensor& tensor) {
   HeldMemory memory = hold(tensor);
   const std::lock_guard<std::mutex> lock(until_steps().mutex);
   if (until_steps().open > 0) until_steps().held.push_back(std::move(memory));
+}
+
+// In place of `function(graph, inputs)`, whose kernels read the inputs by pointer, and write to those
+// in `written`. The operators that it calls itself have buffers that kernels write to as well.
+py::object call_past_operators(const py::function& function, const py::object& graph,
+                               const py::sequence& inputs, const std::set<std::size_t>& written) {
+  std::vector<std::pair<c10::Storage, bool>> storages;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const py::object input = inputs[i];
+    if (!THPVariable_Check(input.ptr())) continue;
+    const at::Tensor& tensor = THPVariable_Unpack(input.ptr());
+    if (tensor.has_storage()) storages.emplace_back(tensor.storage(), written.contains(i));
+  }
+  struct WithoutGil {
+    ~WithoutGil() {
+      const py::gil_scoped_release no_gil;
+      held.clear();
+    }
+    std::vector<HeldMemory> held;
+  } inputs_held;
+  {
+    const py::gil_scoped_release no_gil;
+    for (auto& [storage, is_written] : storages) {
+      // Holds what a step manages, and lets the graph free the others while it runs.
+      inputs_held.held.emplace_back(std::move(storage), is_written);
+    }
+  }
+  const c10::impl::ForceDispatchKeyGuard keys(libtorch::keys_without_interceptors());
+  return function(graph, inputs);
 }
 
 // The arguments of a call, from before the profiler looks at them to its end.
@@ -106,6 +140,11 @@ void bind_access(py::module_& module) {
         return function(*arguments);
       },
       py::arg("function"), "Calls it with operators that steps do not see.");
+  module.def("call_past_operators", &call_past_operators, py::arg("function"), py::arg("graph"),
+             py::arg("inputs"), py::arg("written"));
+  module.def(
+      "is_in_region", [] { return is_checkpointing() || is_recomputing(); },
+      "Whether a region's function runs on this thread.");
   module.def("hold_until_step_ends", &hold_until_step_ends, py::arg("tensor"));
   module.def(
       "watch_profiler",

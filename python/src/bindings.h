@@ -6,7 +6,12 @@
 #include <pybind11/pybind11.h>
 #include <reprise/bytes.h>
 
+#include <string>
 #include <string_view>
+
+namespace reprise {
+struct BudgetOptions;
+}
 
 namespace reprise::python {
 
@@ -19,6 +24,14 @@ void bind_checkpoint(py::module_& module);
 void bind_access(py::module_& module);
 void bind_checkpoint_sequential(py::module_& module);
 void bind_compiled_plan(py::module_& module);
+void bind_pipeline(py::module_& module);
+void bind_pipeline_schedule(py::module_& module);
+void bind_step_trace(py::module_& module);
+void bind_chain(py::module_& module);
+void bind_estimate(py::module_& module);
+void bind_stores(py::module_& module);
+void bind_extensions(py::module_& module);
+void bind_pgac(py::module_& module);
 
 // Bytes that Python reads past operators stay in place until the last open step has ended.
 void step_begins();
@@ -29,5 +42,7 @@ void step_ends();
 Bytes bytes_of(const py::handle& value, std::string_view name);
 // A torch.device or its name.
 c10::Device device_of(const py::handle& value);
+// Sets the option of that name, if it is `store`, `weights` or `observer`; whether it is.
+bool set_extension(BudgetOptions& options, const std::string& name, const py::handle& value);
 
 }  // namespace reprise::python

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "bindings.h"
+#include "record.h"
 
 namespace reprise::python {
 namespace {
@@ -51,6 +52,7 @@ class Step {
     step_.reset();
     step_ends();
   }
+  std::int64_t past_operators() const { return budget_.report().past_operators.count; }
   // After an exception in its block: ends it, and it is no step to learn from.
   void abandon() {
     require_thread();
@@ -82,6 +84,21 @@ class Step {
   bool is_used_ = false;
 };
 
+void finish(Step& step) {
+  std::int64_t past_operators = 0;
+  {
+    const py::gil_scoped_release no_gil;
+    step.finish();
+    past_operators = step.past_operators();
+  }
+  py::module_::import("reprise._graphs").attr("step_ended")(past_operators);
+}
+
+void abandon(Step& step) {
+  const py::gil_scoped_release no_gil;
+  step.abandon();
+}
+
 OnExceeded on_exceeded_of(const std::string& text) {
   if (text == "raise") return OnExceeded::kThrow;
   if (text == "warn") return OnExceeded::kWarn;
@@ -111,7 +128,7 @@ BudgetOptions options_of(const py::kwargs& given) {
       options.verify = value.cast<bool>();
     } else if (name == "paranoid") {
       options.paranoid = value.cast<bool>();
-    } else {
+    } else if (!set_extension(options, name, value)) {
       throw py::type_error("MemoryBudget() got an unexpected keyword argument '" + name + "'");
     }
   }
@@ -119,60 +136,58 @@ BudgetOptions options_of(const py::kwargs& given) {
 }
 
 void bind_report(py::module_& module) {
-  py::class_<StepReport> report(module, "StepReport",
-                                "The counts, bytes (int) and times (float, seconds) of one step.");
-  const auto bytes = [&](const char* name, Bytes StepReport::*member, const char* doc) {
-    report.def_property_readonly(
-        name, [member](const StepReport& it) { return (it.*member).count; }, doc);
-  };
-  const auto seconds = [&](const char* name, Seconds StepReport::*member, const char* doc) {
-    report.def_property_readonly(
-        name, [member](const StepReport& it) { return (it.*member).count(); }, doc);
-  };
-  bytes("peak", &StepReport::peak, "The most bytes live at once.");
-  bytes(
-      "other_threads", &StepReport::other_threads,
-      "The part of the peak that threads outside of all steps held at once. The peak may pass the limit by it.");
-  report.def_readonly("operators", &StepReport::operators, "Recorded calls and small ones.");
-  report.def_readonly("dropped", &StepReport::dropped, "Values.");
-  bytes("dropped_bytes", &StepReport::dropped_bytes, "Bytes of the dropped values.");
-  report.def_readonly("replayed", &StepReport::replayed, "Operators that ran again.");
-  seconds("replay_time", &StepReport::replay_time, "Seconds of replays.");
-  report.def_readonly("packed", &StepReport::packed,
-                      "Values, such as dropout masks, packed into a bit for each element.");
-  bytes("packed_bytes", &StepReport::packed_bytes, "Their bytes before packing.");
-  report.def_readonly("unpacked", &StepReport::unpacked, "Values restored from the bits.");
-  seconds("pack_time", &StepReport::pack_time, "Seconds for packing and unpacking.");
-  report.def_readonly("followed", &StepReport::followed,
-                      "Operators that matched a step with a plan.");
-  seconds("own_time", &StepReport::own_time, "Seconds of the library's own work on the host.");
+  Record<StepReport>(module, "StepReport",
+                     "The counts, bytes (int) and times (float, seconds) of one step.")
+      .figure("peak", &StepReport::peak, "The most bytes live at once.")
+      .figure(
+          "other_threads", &StepReport::other_threads,
+          "The part of the peak that threads outside of all steps held at once. The peak may pass the limit by it.")
+      .figure("past_operators", &StepReport::past_operators,
+              "The most bytes held at once of what the step's threads allocated past torch's operators: compiled graphs, other libraries. A budget cannot drop them.")
+      .figure("operators", &StepReport::operators, "Recorded calls and small ones.")
+      .figure("dropped", &StepReport::dropped, "Values.")
+      .figure("dropped_bytes", &StepReport::dropped_bytes, "Bytes of the dropped values.")
+      .figure("replayed", &StepReport::replayed, "Operators that ran again.")
+      .figure("replay_time", &StepReport::replay_time, "Seconds of replays.")
+      .figure("packed", &StepReport::packed,
+              "Values, such as dropout masks, packed into a bit for each element.")
+      .figure("packed_bytes", &StepReport::packed_bytes, "Their bytes before packing.")
+      .figure("unpacked", &StepReport::unpacked, "Values restored from the bits.")
+      .figure("pack_time", &StepReport::pack_time, "Seconds for packing and unpacking.")
+      .figure("followed", &StepReport::followed, "Operators that matched a step with a plan.")
+      .figure("parked", &StepReport::parked, "Values moved to the store.")
+      .figure("parked_bytes", &StepReport::parked_bytes, "Their bytes.")
+      .figure("loaded", &StepReport::loaded, "Values loaded from the store.")
+      .figure("transfer_time", &StepReport::transfer_time,
+              "Seconds that the step waited for the store.")
+      .figure("own_time", &StepReport::own_time, "Seconds of the library's own work on the host.");
 }
 
 void bind_plan(py::module_& module) {
-  py::class_<LearnedPlan>(
+  Record<LearnedPlan> plan(
       module, "LearnedPlan",
       "It says what a repeated step drops after which operator, and when it restores it.\n\n"
-      "A job can begin with the plan of an earlier one: `budget.use(LearnedPlan.read(file))`.")
+      "A job can begin with the plan of an earlier one: `budget.use(LearnedPlan.read(file))`.");
+  plan.type()
       .def_static(
           "read", &LearnedPlan::read, py::arg("file"), NoGil(),
           "Raises UsageError, with file, line and field, for a file that is no plan or was changed.")
       .def_static("parse", &LearnedPlan::parse, py::arg("json"), py::arg("origin") = "text",
                   NoGil(), "The plan of a text; `origin` names the text in errors.")
       .def("json", &LearnedPlan::json, NoGil(), "The plan as text.")
-      .def("write", &LearnedPlan::write, py::arg("file"), NoGil(), "Makes or replaces the file.")
-      .def_property_readonly(
-          "limit", [](const LearnedPlan& plan) { return plan.figures().limit.count; },
+      .def("write", &LearnedPlan::write, py::arg("file"), NoGil(), "Makes or replaces the file.");
+  plan.figure(
+          "limit", [](const LearnedPlan& it) { return it.figures().limit; },
           "Bytes of the budget that it was made for.")
-      .def_property_readonly(
-          "slowdown", [](const LearnedPlan& plan) { return plan.figures().slowdown; },
+      .figure(
+          "slowdown", [](const LearnedPlan& it) { return it.figures().slowdown; },
           "In the planner's model: the step's time with replays divided by the time without.")
-      .def_property_readonly(
-          "bound", [](const LearnedPlan& plan) { return plan.figures().bound; },
+      .figure(
+          "bound", [](const LearnedPlan& it) { return it.figures().bound; },
           "A proven bound that no plan's slowdown can be below.")
-      .def_property_readonly("step", &LearnedPlan::step,
-                             "A hash of all operators: equal for steps that are the same.")
-      .def_property_readonly("operators", &LearnedPlan::operators,
-                             "The number of operators of the step.");
+      .figure("step", &LearnedPlan::step,
+              "A hash of all operators: equal for steps that are the same.")
+      .figure("operators", &LearnedPlan::operators, "The number of operators of the step.");
 }
 
 }  // namespace
@@ -191,13 +206,9 @@ void bind_budget(py::module_& module) {
             return step;
           },
           py::return_value_policy::reference)
-      .def("__exit__",
-           [](Step& step, const py::object& type, const py::object&, const py::object&) {
-             const bool is_whole = type.is_none();
-             const py::gil_scoped_release no_gil;
-             is_whole ? step.finish() : step.abandon();
-           })
-      .def("finish", &Step::finish, NoGil(),
+      .def("__exit__", [](Step& step, const py::object& type, const py::object&,
+                          const py::object&) { type.is_none() ? finish(step) : abandon(step); })
+      .def("finish", &finish,
            "Ends the step before its block does: restores dropped values that are still held.\n\n"
            "Raises BudgetError if they do not fit. A second call does nothing.");
 
@@ -220,6 +231,10 @@ void bind_budget(py::module_& module) {
       "plan_repeated_steps: plan steps that repeat, in the background; True.\n"
       "planning_time: the most seconds for planning one step; 10.\n"
       "replay_limit: the most seconds that a step may spend on replays; no limit.\n"
+      "store: parks values there if that is faster than computing them; a disk_store(), or a host_store()\n"
+      "for an accelerator.\n"
+      "weights: value_weights() or influence_weights(): which values are dropped sooner.\n"
+      "observer: an EventLog or a TraceRecorder, which is told what happens.\n"
       "verify: compare every replayed value with a hash of the dropped one.\n"
       "paranoid: drop everything after every operator, for tests.\n\n"
       "Raises UsageError for a limit that is not positive and for options out of range.")

@@ -5,6 +5,7 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <reprise/checkpoint.h>
+#include <reprise/selective.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/jit/frontend/tracer.h>
@@ -12,6 +13,8 @@
 #include <array>
 #include <memory>
 #include <optional>
+#include <string>
+#include <utility>
 
 #include "bindings.h"
 #include "checkpoint_call.h"
@@ -101,18 +104,16 @@ PyObject* keywords_of(PyObject* object) {
 
 PyObject* unless_none(PyObject* object) { return object == Py_None ? nullptr : object; }
 
-// A list or a function of Python that says what a region keeps.
-struct Selective {
-  OperatorPolicy policy;
-};
-
-// The options for these flags, with the policy if there is one.
+// The options for these flags, with the policy and the name in force if there are any.
 class Options {
  public:
   Options(long flags, PyObject* selective) : options_(&checkpoint_options(flags)) {
+    std::string name = current_path();
+    if (selective == nullptr && name.empty()) return;
+    own_ = *options_;
+    own_->name = std::move(name);
     if (selective == nullptr) return;
     const auto& with = py::cast<const Selective&>(py::handle(selective));
-    own_ = *options_;
     own_->context = reprise::selective(
         with.policy, {.respect_saved_tensors_hooks = (flags & kRespectHooks) != 0});
   }

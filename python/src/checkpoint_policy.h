@@ -20,4 +20,9 @@ OperatorPolicy policy_of_list(const py::list& overloads, bool must);
 OperatorPolicy policy_of_function(const py::object& function, bool must, const py::object& context,
                                   const py::object& policies);
 
+// A list or a function of Python that says what a region keeps.
+struct Selective {
+  OperatorPolicy policy;
+};
+
 }  // namespace reprise::python

@@ -13,4 +13,11 @@ PYBIND11_MODULE(_reprise, module) {
   reprise::python::bind_checkpoint(module);
   reprise::python::bind_access(module);
   reprise::python::bind_compiled_plan(module);
+  reprise::python::bind_pipeline(module);
+  reprise::python::bind_step_trace(module);
+  reprise::python::bind_chain(module);
+  reprise::python::bind_estimate(module);
+  reprise::python::bind_stores(module);
+  reprise::python::bind_extensions(module);
+  reprise::python::bind_pgac(module);
 }

@@ -58,7 +58,12 @@ choose_torch() {
 # environment is left as it is.
 setup_python_tests() {
   [ "$REPRISE_PYTHON" = "$root/.venv/bin/python3" ] || return 0
-  "$REPRISE_PYTHON" -c 'import hypothesis, mypy, pytest, scikit_build_core, transformers' 2>/dev/null && return
+  # Found, not imported: the imports would take seconds.
+  "$REPRISE_PYTHON" - <<'PYTHON' && return
+import importlib.util, sys
+names = ["accelerate", "hypothesis", "lightning", "mypy", "pytest", "scikit_build_core", "transformers"]
+sys.exit(any(importlib.util.find_spec(name) is None for name in names))
+PYTHON
   step "Python tests: $(tr '\n' ' ' <scripts/support/requirements-python.txt)"
   # shellcheck disable=SC2086  # several options in one variable
   "$REPRISE_PYTHON" -m pip install -qq --disable-pip-version-check ${REPRISE_PIP_OPTIONS:-} \

@@ -137,7 +137,8 @@ bool StageRun::waits_for_recompute() const {
 }
 
 void StageRun::recompute() {
-  for (const auto& frame : frames_) frame->recompute_ahead();
+  // The graph holds what is needed of them from then on.
+  for (const auto& frame : std::exchange(frames_, {})) frame->recompute_ahead();
 }
 
 Tensors StageRun::backward(Tensors gradients, bool keep) {

@@ -27,6 +27,9 @@ class Arguments {
   // the argument, if one was changed.
   detail::Tensors unpack(const detail::RegionCall& call, const std::string& name) const;
 
+  // There will be no recomputation any more.
+  void drop() { entries_.clear(); }
+
  private:
   struct Entry {
     libtorch::SavedTensor saved;

@@ -99,8 +99,11 @@ void Frame::recompute_ahead() {
   auto run = std::allocate_shared<Recomputation>(RecyclingAllocator<Recomputation>());
   recompute(*run);
   run->done.store(true, std::memory_order_release);
-  std::lock_guard<std::mutex> lock(mutex_);
-  ahead_ = std::move(run);
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    ahead_ = std::move(run);
+  }
+  arguments_.drop();
 }
 
 bool Frame::reads_nothing() const {

@@ -67,9 +67,9 @@ class Frame final : public libtorch::HookProvider, public std::enable_shared_fro
 
   std::unique_ptr<libtorch::SavedVariableHooks> make_hooks() override;
 
-  // Runs the function again now, ahead of backward. From then on every placeholder has its tensor, as
-  // if autograd had saved it without a region, until the graph frees it. Several backward calls may
-  // read it.
+  // Runs the function again now, ahead of backward, and drops the arguments. From then on every
+  // placeholder has its tensor, as if autograd had saved it without a region, until the graph frees
+  // it. Several backward calls may read it.
   void recompute_ahead();
 
   // Placeholders call these: a tensor is being saved; a tensor is wanted; the tensor will not be wanted

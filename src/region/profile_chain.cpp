@@ -12,6 +12,7 @@
 
 #include "core/clock.h"
 #include "core/statistics.h"
+#include "libtorch/autograd/engine.h"
 #include "libtorch/autograd/graph_reach.h"
 #include "libtorch/autograd/zero_gradients.h"
 #include "libtorch/base/state_apart.h"
@@ -267,6 +268,7 @@ class Profiler {
                               /*create_graph=*/false, /*allow_unused=*/true);
     wait();
     measured.backward = watch.elapsed().count();
+    libtorch::settle_backward(device_);
     Bytes all;
     for (std::size_t i = 0; i < made.size(); ++i) {
       if (i < parameters_.size()) measured.gives_gradient.push_back(made[i].defined());

@@ -2,6 +2,7 @@
 #include <mutex>
 #include <utility>
 
+#include "libtorch/memory/limited_work.h"
 #include "libtorch/memory/memory_limit.h"
 #include "tape/tape.h"
 
@@ -17,6 +18,7 @@ void Cell::released(c10::DataPtr memory) noexcept {
 
 // A write in place moves the holds to the new version (new_version()).
 void Cell::hold() {
+  const libtorch::AccountedWork accounted;
   std::lock_guard<libtorch::LimitMutex> lock(libtorch::limit_mutex());
   if (is_orphan) return;
   tape.restore(*value);
@@ -27,6 +29,7 @@ void Cell::hold() {
 }
 
 void Cell::before_write() {
+  const libtorch::AccountedWork accounted;
   std::lock_guard<libtorch::LimitMutex> lock(libtorch::limit_mutex());
   if (is_orphan) return;
   if (value->producer == nullptr) tape.protect_readers(*value);

@@ -80,11 +80,7 @@ Bytes MemoryBudget::limit() const { return budget_->limit; }
 StepReport MemoryBudget::report() const {
   std::lock_guard<libtorch::LimitMutex> lock(libtorch::limit_mutex());
   if (budget_->tapes.empty()) return budget_->last;
-  const tape::Tape& tape = *budget_->tapes.back();
-  StepReport report = tape::settled(tape);
-  report.peak = tape.peak->peak();
-  report.other_threads = Bytes(tape.other_threads->peak());
-  return report;
+  return tape::settled(*budget_->tapes.back());
 }
 
 MemoryBudget::Step MemoryBudget::step() { return Step(std::make_unique<tape::Session>(budget_)); }

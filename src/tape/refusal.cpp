@@ -20,11 +20,11 @@ Bytes most_handed_out(Bytes wanted) {
   return wanted + Bytes(wanted.count < kMaps ? kRestOfChunk : kRestOfPage);
 }
 
-constexpr std::array kAll{&LiveParts::older,         &LiveParts::gradients,
-                          &LiveParts::unrepeatable,  &LiveParts::in_use,
-                          &LiveParts::running,       &LiveParts::small,
-                          &LiveParts::dead_roots,    &LiveParts::packed_bits,
-                          &LiveParts::other_threads, &LiveParts::unseen};
+constexpr std::array kAll{
+    &LiveParts::older,          &LiveParts::gradients,   &LiveParts::unrepeatable,
+    &LiveParts::in_use,         &LiveParts::running,     &LiveParts::small,
+    &LiveParts::dead_roots,     &LiveParts::packed_bits, &LiveParts::other_threads,
+    &LiveParts::past_operators, &LiveParts::unseen};
 
 // Those that there are, with commas between.
 std::string list_of(const LiveParts& parts, bool is_operator) {
@@ -42,7 +42,9 @@ std::string list_of(const LiveParts& parts, bool is_operator) {
       {parts.dead_roots, "in tensors that the program has released but replays read"},
       {parts.packed_bits, "in the bits of packed tensors"},
       {parts.other_threads, "held by threads outside the step"},
-      {parts.unseen, "taken by other libraries, or in small results that nothing has read"}};
+      {parts.past_operators,
+       "allocated past operators, by compiled graphs (torch.compile) or other libraries"},
+      {parts.unseen, "in small results that nothing has read"}};
   std::string list;
   for (const auto& [bytes, text] : all) {
     if (bytes == 0) continue;
@@ -153,6 +155,8 @@ LiveParts Tape::undroppable() {
     const Value& value = *cell->value;
     if (!value.has_bytes()) continue;
     const c10::DataPtr& memory = libtorch::ManagedMemory::memory_of(*cell);
+    // Budget::refusal() has these.
+    if (libtorch::is_past_operators(memory)) continue;
     const std::int64_t bytes = bytes_of(value, memory);
     if (libtorch::is_of_other_threads(memory)) parts.other_threads -= bytes;
     if (value.size < options_.min_bytes.count) {
@@ -170,6 +174,7 @@ LiveParts Tape::undroppable() {
   visit_detached([&](const Value& value) {
     const c10::DataPtr& memory =
         value.detached.unsafeGetStorageImpl()->_mutable_data_ptr_no_checks();
+    if (libtorch::is_past_operators(memory)) return;
     const std::int64_t bytes = bytes_of(value, memory);
     if (libtorch::is_of_other_threads(memory)) parts.other_threads -= bytes;
     (value.producer == nullptr ? parts.dead_roots : parts.in_use) += bytes;

@@ -40,8 +40,9 @@ struct LiveParts {
   // Of what threads outside of steps allocated beside one; a tape tells, below zero, what of that
   // it has in another class.
   std::int64_t other_threads = 0;
-  // Taken since the step began, and seen by nobody: what other libraries, or operators without an
-  // interceptor, have allocated.
+  // Allocated by steps past operators: compiled graphs, other libraries.
+  std::int64_t past_operators = 0;
+  // Taken since the step began, and seen by nobody: results of small calls that nothing has read.
   std::int64_t unseen = 0;
 
   std::int64_t sum() const;

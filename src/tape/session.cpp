@@ -135,7 +135,10 @@ Refusal Budget::refusal(std::int64_t wanted) {
     refusal.parts += tape->undroppable();
     at_begin = std::min(at_begin, tape->peak->live_at_start().count);
   }
-  if (!accelerator) refusal.parts.other_threads += libtorch::bytes_of_other_threads().live();
+  if (!accelerator) {
+    refusal.parts.other_threads += libtorch::bytes_of_other_threads().live();
+    refusal.parts.past_operators = libtorch::bytes_past_operators().live();
+  }
   refusal.parts =
       completed(refusal.parts, refusal.live.count, at_begin, KernelRun::taken(refusal.live.count));
   refusal.least = least.find_soon(*heuristic);
@@ -166,6 +169,7 @@ libtorch::LimitKeeper::Room Budget::make_room(std::int64_t wanted, bool is_guess
   // What is not of the budget's steps is not refused for them. What the tapes allocate to make room
   // is.
   const bool is_ours = libtorch::works_for(*this);
+  const libtorch::AccountedWork accounted;
   std::optional<LimitedWork> work;
   if (!is_ours) work.emplace(*this);
   const OwnTime own;
@@ -234,6 +238,7 @@ bool give_up_on(c10::Device device, std::int64_t bytes) {
 }
 
 bool Budget::give_up(std::int64_t bytes) {
+  const libtorch::AccountedWork accounted;
   const OwnTime own;
   const LimitedWork work(*this);
   return drop_until(device(), bytes);
@@ -259,7 +264,8 @@ std::string text_of_other_step(std::int64_t planned, std::size_t calls, std::int
 Session::Session(std::shared_ptr<Budget> budget)
     : budget_(std::move(budget)),
       peak_(std::make_unique<PeakScope>(budget_->device())),
-      other_threads_(libtorch::bytes_of_other_threads()) {
+      other_threads_(libtorch::bytes_of_other_threads()),
+      past_operators_(libtorch::bytes_past_operators()) {
   if (budget_->accelerator) budget_->accelerator->refuse_graph("step()");
   // They would count as long as the step runs, and nothing in it could drop them.
   libtorch::ensure_engine_front();
@@ -289,6 +295,7 @@ Session::Session(std::shared_ptr<Budget> budget)
     }
     recorder_->tape().peak = peak_.get();
     recorder_->tape().other_threads = &other_threads_;
+    recorder_->tape().past_operators = &past_operators_;
     budget_->tapes.push_back(&recorder_->tape());
     open_tapes().push_back(&recorder_->tape());
     open_budgets().push_back(&*budget_);
@@ -304,6 +311,9 @@ Session::Session(std::shared_ptr<Budget> budget)
 
 StepReport settled(const Tape& tape) {
   StepReport report = tape.report;
+  report.peak = tape.peak->peak();
+  report.other_threads = Bytes(tape.other_threads->peak());
+  report.past_operators = Bytes(tape.past_operators->peak());
   // On an accelerator replays take time of the device, and what giving them takes is the tape's own.
   const Seconds replays = tape.device().is_cpu() ? report.replay_time : Seconds(0);
   const double beside = (replays + report.pack_time + report.transfer_time).count();
@@ -342,6 +352,7 @@ void Session::note_end() {
 // thread may be another one than that of the step.
 void Session::close(bool may_throw) {
   const LimitedWork work(*budget_);
+  const libtorch::AccountedWork accounted;
   if (Weighing* const weighing = recorder_->tape().weighing()) weighing->let_go();
   recorder_->tape().close(may_throw);
 }
@@ -356,8 +367,6 @@ void Session::end(bool is_whole) {
   std::erase(open_tapes(), &recorder_->tape());
   // One for each of its steps.
   open_budgets().erase(std::ranges::find(open_budgets(), &*budget_));
-  recorder_->tape().report.peak = peak_->peak();
-  recorder_->tape().report.other_threads = Bytes(other_threads_.peak());
   budget_->last = settled(recorder_->tape());
   if (budget_->accelerator && budget_->accelerator->late) budget_->accelerator->late->tell();
   if (!is_whole) {

@@ -69,7 +69,7 @@ class Budget final : public libtorch::LimitKeeper {
   bool replays_too_long() const;
 };
 
-// The report of a step for users: own_time becomes seconds of the steady clock, without the
+// The report of a step for users: peaks so far; own_time becomes seconds of the steady clock, without the
 // replays, packing and transfers that happened on the way.
 StepReport settled(const Tape& tape);
 
@@ -98,6 +98,7 @@ class Session {
   std::optional<libtorch::OperatorInterceptorScope> interceptor_;
   std::unique_ptr<PeakScope> peak_;
   PeakTracker::Period other_threads_;
+  PeakTracker::Period past_operators_;
   // The plan of a step that this one has to be.
   std::optional<LearnedPlan> expected_;
   // Why a plan is not of this step; empty: nothing was expected, or it is.

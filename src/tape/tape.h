@@ -174,6 +174,7 @@ class Tape {
   // Of the step; read under the lock.
   const PeakScope* peak = nullptr;
   const PeakTracker::Period* other_threads = nullptr;
+  const PeakTracker::Period* past_operators = nullptr;
   // What reading dropped bytes past the tape throws: while the step is under way, and when it has
   // ended without them.
   std::string gone_text() const;

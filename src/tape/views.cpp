@@ -12,12 +12,13 @@ namespace reprise::tape {
 using libtorch::OperatorCall;
 using Lock = std::unique_lock<libtorch::LimitMutex>;
 
-// In backward, AccumulateGrad detaches what it takes for a gradient. Dropping that would be in
-// vain: it is wanted to the end of the step.
+// AccumulateGrad detaches what it takes for a gradient. Dropping that would be in vain: it is wanted
+// to the end of the step. Others that detach in backward are no such sign: torch.utils.checkpoint
+// does it with all that it recomputes.
 void Recorder::note_gradient(const OperatorCall& call) {
   static const c10::FunctionSchema* const detach =
       libtorch::schemas_named("aten::detach.default").front();
-  if (&call.schema() != detach || libtorch::current_backward_id() < 0) return;
+  if (&call.schema() != detach || !libtorch::is_accumulating()) return;
   const at::Tensor& tensor = call.arguments()[0].toTensor();
   if (!tensor.defined() || !tape_.manages(tensor)) return;
   const Lock lock(libtorch::limit_mutex());

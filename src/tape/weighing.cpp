@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "libtorch/autograd/engine.h"
+#include "libtorch/memory/limited_work.h"
 #include "libtorch/memory/managed_memory.h"
 #include "libtorch/memory/memory_limit.h"
 #include "tape/begun_call.h"
@@ -134,6 +135,7 @@ void Weighing::look(std::uint32_t watch, const at::Tensor& gradient) {
     call = watched.call;
     step = step_;
   }
+  const libtorch::AccountedWork accounted;
   const libtorch::WithoutInterceptor unseen(recorder_);
   const at::NoGradGuard no_grad;
   step->gradient(call, value, gradient);

@@ -229,10 +229,11 @@ TEST_F(PipelineOnFakeDevices, PeakOfEachStageIsThePredictedOne) {
       pipe.step(x, target, loss_of);
       for (std::size_t i = 0; i < 3; ++i) {
         const Bytes measured = scopes[i]->peak_above_start() + resident[i];
-        EXPECT_LE(measured, options.bytes[i] * 1.05)
-            << schedule << ", " << share << ", stage " << i;
+        EXPECT_LE(measured, options.bytes[i])
+            << schedule << ", " << share << ", stage " << i << "\n"
+            << plan.text();
         EXPECT_GE(static_cast<double>(measured.count),
-                  0.95 * static_cast<double>(plan.peaks[i].count))
+                  0.98 * static_cast<double>(plan.peaks[i].count))
             << schedule << ", " << share << ", stage " << i;
       }
     }

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import unittest
 
-from projects import BUILD, SOURCE, TORCH, ProjectTest, run
+from projects import BUILD, SOURCE, TORCH, ProjectTest, run, without_torch_variable
 
 
 class Examples:
@@ -23,9 +23,13 @@ class Examples:
         shutil.copytree(SOURCE / "examples/minimal", self.example)
 
     def build_example(self, folder):
-        code, text = self.configure(folder, f"-DCMAKE_PREFIX_PATH={self.prefix}")
+        environment = without_torch_variable()
+        if shutil.which("ccache") is not None:
+            # An example compiles alike against either kind of package, in whatever folder.
+            environment |= {"CMAKE_CXX_COMPILER_LAUNCHER": "ccache", "CCACHE_BASEDIR": str(self.folder), "CCACHE_NOHASHDIR": "1"}
+        code, text = self.configure(folder, f"-DCMAKE_PREFIX_PATH={self.prefix}", env=environment)
         self.assertEqual(code, 0, text)
-        code, text = self.build()
+        code, text = self.build(env=environment)
         self.assertEqual(code, 0, text)
 
     def test_the_minimal_example_builds_against_it_and_saves_memory(self):
@@ -53,10 +57,13 @@ class StaticPackage(Examples, ProjectTest):
 
     @classmethod
     def setUpClass(cls):
-        # In a folder that stays, since this compiles the whole library.
+        # In a folder that stays, since this compiles the whole library; in the same units as the shared one, whose objects
+        # ccache has.
         parts = [f"-DREPRISE_BUILD_{part}=OFF" for part in ("APPS", "BENCHMARKS", "TESTS")]
+        batch = re.search(r"^CMAKE_UNITY_BUILD_BATCH_SIZE:.*$", (BUILD / "CMakeCache.txt").read_text(), re.MULTILINE)
+        units = [f"-D{batch[0]}"] if batch else []
         for command in (["cmake", "--preset", "release", "-S", SOURCE, "-B", cls.build_folder, "-DBUILD_SHARED_LIBS=OFF",
-                         f"-DREPRISE_TORCH_DIR={TORCH}", *parts], ["cmake", "--build", cls.build_folder]):
+                         f"-DREPRISE_TORCH_DIR={TORCH}", *units, *parts], ["cmake", "--build", cls.build_folder]):
             code, text = run(*command, env=os.environ | {"CCACHE_BASEDIR": str(SOURCE)}, cwd=SOURCE)
             if code != 0:
                 raise AssertionError(text)

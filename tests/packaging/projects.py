@@ -35,8 +35,8 @@ class ProjectTest(unittest.TestCase):
         return run("cmake", "-G", "Ninja", "-S", source, "-B", self.folder / "build", *options,
                    env=env or without_torch_variable())
 
-    def build(self):
-        return run("cmake", "--build", self.folder / "build")
+    def build(self, env=None):
+        return run("cmake", "--build", self.folder / "build", env=env)
 
     def made_up_torch(self, version):
         """A folder with a version header, and empty files for what else is looked for."""

@@ -53,6 +53,19 @@ class Wheel(unittest.TestCase):
         self.assertEqual(losses.findall(text), losses.findall(plain))
         self.assertGreater(len(losses.findall(text)), 4)
 
+    def test_the_command_has_all_subcommands_of_the_program(self):
+        _, own = run(BUILD / "bin/reprise", "--help")
+        code, text = self.in_the_environment(self.bin / "reprise", "--help")
+        self.assertEqual(code, 0, text)
+        self.assertRegex(text, r"^usage: reprise run --budget")
+        subcommands = re.findall(r"^  ([a-z]+) {2,}", own, re.MULTILINE)
+        self.assertLessEqual({"train", "plan", "simulate", "estimate", "advise", "info"}, set(subcommands))
+        self.assertEqual(re.findall(r"^  ([a-z]+) {2,}", text, re.MULTILINE), subcommands)
+        code, text = self.in_the_environment(
+            self.bin / "reprise", "estimate", "--layers", "2", "--width", "64", "--heads", "2", "--context", "32", "--batch", "2")
+        self.assertEqual(code, 0, text)
+        self.assertIn("peak", text)
+
     def test_another_minor_version_of_torch_is_an_import_error_with_the_remedy(self):
         (self.folder / "other/torch").mkdir(parents=True)
         (self.folder / "other/torch/__init__.py").write_text("__version__ = '2.99.1+cpu'\n")

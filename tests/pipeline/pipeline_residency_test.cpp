@@ -59,9 +59,9 @@ TEST(PipelineResidency, PeakOfAStageIsThePredictedOne) {
       const PeakScope scope;
       pipe.step(x, target, difference_loss);
       const Bytes measured = scope.peak_above_start() + resident;
-      EXPECT_LE(measured, options.bytes.front() * 1.05) << schedule << ", " << share;
+      EXPECT_LE(measured, options.bytes.front()) << schedule << ", " << share;
       EXPECT_NEAR(static_cast<double>(measured.count), static_cast<double>(plan.peaks[0].count),
-                  0.05 * static_cast<double>(plan.peaks[0].count));
+                  0.02 * static_cast<double>(plan.peaks[0].count));
     }
   }
 }
@@ -130,7 +130,7 @@ TEST(PipelineResidency, ThePeakIsPredictedWhereInputAndWeightGradientsComeApart)
   }
   PipelineOptions options{.balance = {8, 8}, .chunks = 4, .custom_schedule = schedule};
   const Bytes most = Pipeline(model, options).plan(x, target, difference_loss).peaks.front();
-  for (const double share : {1.0, 0.8, 0.7}) {
+  for (const double share : {1.0, 0.9, 0.85, 0.8, 0.75, 0.7}) {
     options.bytes = {most * share};
     Pipeline pipe(model, options);
     const PipelineResidency plan = pipe.plan(x, target, difference_loss);
@@ -138,8 +138,8 @@ TEST(PipelineResidency, ThePeakIsPredictedWhereInputAndWeightGradientsComeApart)
     const PeakScope scope;
     pipe.step(x, target, difference_loss);
     const Bytes measured = scope.peak_above_start() + resident_of(model);
-    EXPECT_LE(measured, options.bytes.front() * 1.05) << plan.text() << share;
-    EXPECT_GE(static_cast<double>(measured.count), 0.95 * static_cast<double>(plan.peaks[0].count));
+    EXPECT_LE(measured, options.bytes.front()) << plan.text() << share;
+    EXPECT_GE(static_cast<double>(measured.count), 0.98 * static_cast<double>(plan.peaks[0].count));
   }
 }
 

@@ -44,3 +44,16 @@ class Network:
 @pytest.fixture(scope="module")
 def network():
     return Network()
+
+
+def torchrun(folder, *arguments):
+    """Runs torchrun with two processes in this one; what each process has written on standard output and error."""
+    from torch.distributed.run import main
+
+    options = ["--standalone", "--nproc-per-node=2", "--redirects=3", f"--log-dir={folder}"]
+    try:
+        main([*options, *map(str, arguments)])
+    finally:
+        written = [[file.read_text() for file in sorted(folder.glob(f"**/{name}.log"))] for name in ("stdout", "stderr")]
+        print(*written[1])
+    return list(zip(*written))

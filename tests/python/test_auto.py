@@ -45,6 +45,23 @@ def test_a_forward_inside_of_another_step_belongs_to_it():
     assert outer.report().operators > 0 and network.model.memory_budget.report().operators == 0
 
 
+def test_an_exception_ends_the_step():
+    network = Network(layers=4)
+    model = reprise.auto_checkpoint(network.model, "4GiB")
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        model(network.x[:, :3])
+    assert not reprise._reprise.is_in_step()
+    loss = model(network.x).sum()
+    loss.register_hook(lambda gradient: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        loss.backward()
+    assert not reprise._reprise.is_in_step()
+    tight = reprise.auto_checkpoint(Network().model, network.limit(0.05))
+    with pytest.raises(reprise.BudgetError):
+        tight(network.x).sum().backward()
+    assert not reprise._reprise.is_in_step()
+
+
 def test_bytes_that_are_none_are_refused():
     with pytest.raises(reprise.UsageError, match="must be above 0"):
         reprise.auto_checkpoint(torch.nn.Linear(1, 1), memory_budget=0)

@@ -28,6 +28,7 @@ def test_a_budget_that_never_binds_drops_nothing(network):
     report = budget.report()
     assert (budget.limit, report.dropped, report.replayed) == (4 << 30, 0, 0)
     assert report.operators > 50 and report.own_time > 0
+    assert repr(report).startswith(f"StepReport(peak={report.peak}, ") and "<th>replay_time</th>" in report._repr_html_()
 
 
 def test_paranoid_and_verifying_budgets_are_exact(network):
@@ -85,6 +86,7 @@ def test_a_plan_is_written_read_and_followed(network, tmp_path):
     again = reprise.LearnedPlan.read(file)
     assert (again.step, again.operators, again.json()) == (plan.step, plan.operators, plan.json())
     assert again.limit == budget.limit and 1 <= again.bound <= again.slowdown
+    assert repr(again) == repr(plan) and repr(plan).startswith(f"LearnedPlan(limit={budget.limit}, slowdown=")
     other = reprise.MemoryBudget(budget.limit)
     other.use(again)
     with other.step():

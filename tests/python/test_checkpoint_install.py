@@ -1,6 +1,8 @@
 """reprise.install(): libraries that use torch.utils.checkpoint use reprise.checkpoint."""
 
+import contextlib
 import copy
+import functools
 import inspect
 
 import pytest
@@ -91,3 +93,56 @@ def test_a_module_that_fails_in_the_composable_form_leaves_nothing_in_force(inst
     y = (x.requires_grad_() * 1).sin()
     y.sum().backward()  # saves what it saves, in no region
     gradients(block, torch.randn(3, 6))
+
+
+def test_the_composable_form_takes_contexts_and_checks_and_forgets_a_region_that_fails(installed):
+    class Changes(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear, self.runs, self.entered = nn.Linear(6, 6), 0, []
+
+        def forward(self, x):
+            self.runs += 1
+            if "raise" in self.entered and self.runs == 2:
+                raise RuntimeError("in the recomputation")
+            return self.linear(x.repeat(2, 1) if "widen" in self.entered and self.runs == 2 else x).sin()
+
+    @contextlib.contextmanager
+    def noted(block, name):
+        block.entered.append(name)
+        yield
+
+    def run(*entered, **options):
+        block = Changes()
+        composable(block, context_fn=lambda: (noted(block, "forward"), noted(block, "again")), **options)
+        block.entered += entered
+        loss = block(torch.randn(3, 6)).sum()
+        try:
+            loss.backward()
+        finally:
+            assert composable.state(block)._ac_generator is None
+        return block
+
+    assert run().entered == ["forward", "again"]
+    with pytest.raises(RuntimeError, match="in the recomputation"):
+        run("raise")
+    with pytest.raises(THEIRS.CheckpointError, match="different metadata"):
+        run("widen")
+    with pytest.raises(RuntimeError) as caught:  # of autograd, which gets tensors of other shapes
+        run("widen", determinism_check="none")
+    assert not isinstance(caught.value, THEIRS.CheckpointError)
+
+
+@pytest.mark.parametrize("kind", ["REENTRANT", "NO_REENTRANT"])
+def test_wrapped_modules_take_keywords_and_keep_their_names_in_states(installed, kind):
+    wrap = functools.partial(wrapping.checkpoint_wrapper, checkpoint_impl=wrapping.CheckpointImpl[kind])
+    model, plain = nn.Sequential(Block(), Block()), nn.Sequential(Block(), Block())
+    wrapping.apply_activation_checkpointing(model, checkpoint_wrapper_fn=wrap, check_fn=lambda m: isinstance(m, Block))
+    assert all(isinstance(block, wrapping.CheckpointWrapper) for block in model)
+    plain.load_state_dict(model.state_dict())
+    x = torch.randn(3, 6, requires_grad=True)
+    for _ in range(2):
+        assert all(torch.equal(a, b) for a, b in zip(gradients(model, x), gradients(plain, x), strict=True))
+    y = model[0](x=x, fails=False) if kind == "NO_REENTRANT" else model[0](x, fails=False)
+    assert y.requires_grad
+    model.load_state_dict(plain.state_dict())

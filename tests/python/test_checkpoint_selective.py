@@ -1,10 +1,12 @@
 """Selective checkpointing by policies of Python."""
 
 import functools
+import gc
 
 import pytest
 import torch
 
+import reprise
 from reprise.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 aten = torch.ops.aten
@@ -12,6 +14,7 @@ SAVE, RECOMPUTE = CheckpointPolicy.MUST_SAVE, CheckpointPolicy.PREFER_RECOMPUTE
 
 
 RUNS = []
+graphs = []
 
 
 @torch.library.custom_op("reprise_tests::product", mutates_args=())
@@ -114,6 +117,27 @@ def test_an_operator_that_writes_is_made_again_whatever_the_policy_says():
     y = checkpoint(function, x, use_reentrant=False, context_fn=contexts([aten.relu_.default]))
     (found,) = torch.autograd.grad(y.sum(), x)
     assert torch.equal(found, expected)
+
+
+def test_kept_results_die_with_their_graph_and_after_backward():
+    x = torch.ones(1 << 18, requires_grad=True)
+
+    def above(then):
+        """Bytes that are live after `then(y)`, above those before the region, in units of x."""
+        before = reprise.live_bytes()
+        y = [checkpoint(lambda x: x.cos().exp().sin(), x, use_reentrant=False, context_fn=contexts([aten.exp.default]))]
+        then(y)
+        x.grad = None
+        return round((reprise.live_bytes() - before) / x.nbytes)
+
+    gc.disable()
+    try:
+        assert above(list.clear) == 0  # the graph is gone
+        assert above(graphs.append) == 2  # it is there
+        assert above(lambda y: (y[0].sum().backward(retain_graph=True), graphs.append(y))) == 1
+    finally:
+        gc.enable()
+        graphs.clear()
 
 
 def test_a_region_is_recomputed_once():

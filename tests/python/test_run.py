@@ -25,6 +25,7 @@ LINE = re.compile(r"^reprise: peak .* of .* in \d+ steps, dropped \d+ values \(.
 def as_main():
     """What a program changes is as before afterwards."""
     main_module, argv, path, hook = sys.modules["__main__"], sys.argv, list(sys.path), sys.excepthook
+    sys.excepthook = sys.__excepthook__  # torch.distributed has one of its own
     random = torch.get_rng_state()
     try:
         yield

@@ -252,5 +252,24 @@ TEST_F(Composition, AnExceptionInForwardOrInBackwardEndsTheStep) {
   }
 }
 
+// torch.utils.checkpoint detaches all that it recomputes there.
+TEST_F(Composition, WhatHooksDetachInBackwardIsDropped) {
+  const Tensor x = leaf({1 << 18});
+  MemoryBudget budget(live_bytes() + MiB(8));
+  auto step = budget.step();
+  Tensors detached;
+  const Tensor y = x.sin();
+  y.register_hook([&](const Tensor& gradient) {
+    Tensor made = gradient + 1;
+    for (int i = 0; i < 16; ++i) detached.push_back((made = made.sin()).detach());
+  });
+  y.sum().backward();
+  EXPECT_GE(budget.report().dropped + budget.report().packed, 8);
+  EXPECT_TRUE(at::equal(detached[0], at::full({1 << 18}, 2.0).sin()));
+  detached.clear();
+  step.finish();
+  EXPECT_TRUE(same_bits(x.grad(), x.detach().cos()));
+}
+
 }  // namespace
 }  // namespace reprise

@@ -5,15 +5,20 @@
 #include <ATen/TensorIterator.h>
 #include <ATen/ThreadLocalState.h>
 #include <gmock/gmock.h>
+#include <sys/wait.h>
 #include <torch/library.h>
 #include <torch/torch.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstring>
 #include <functional>
+#include <future>
+#include <mutex>
 #include <optional>
 #include <thread>
 
+#include "libtorch/memory/memory_limit.h"
 #include "tests/tape/testing.h"
 
 namespace reprise {
@@ -234,6 +239,41 @@ TEST(TapeOtherThreads, AStepThatIsFinishedOnAnotherThreadIsRefusedThere) {
   held.clear();
   step->finish();
   EXPECT_LE(budget.report().peak, budget.limit());
+}
+
+// Data loaders fork their workers.
+TEST(TapeOtherThreads, AForkedProcessHasNoLimitWhoeverHadTheLockAndReadsWhatWasDropped) {
+  const Tensor x = leaf({1 << 18});
+  MemoryBudget budget(live_bytes() + MB(3));
+  auto step = budget.step();
+  const Tensor y = x.sin();
+  Tensor more = y;
+  for (int i = 0; i < 4; ++i) more = more.cos();
+  ASSERT_GT(budget.report().dropped, 0);
+  std::promise<void> is_locked, may_unlock;
+  std::thread other([&] {
+    const std::lock_guard<libtorch::LimitMutex> lock(libtorch::limit_mutex());
+    is_locked.set_value();
+    may_unlock.get_future().wait();
+  });
+  is_locked.get_future().wait();
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(120);  // a child that waits for ever is ended
+    try {
+      const Tensor batch = new_megabytes(30);
+      std::_Exit(at::equal(y, x.detach().sin()) ? 0 : 2);
+    } catch (const std::exception& error) {
+      std::fputs(error.what(), stderr);
+      std::_Exit(1);
+    }
+  }
+  may_unlock.set_value();
+  other.join();
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_THROW(new_megabytes(30), BudgetError);
 }
 
 }  // namespace

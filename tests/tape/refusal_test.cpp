@@ -1,6 +1,7 @@
 // Texts of a budget that has no room: what they count, and to whom they send.
 #include "tape/refusal.h"
 
+#include <ATen/EmptyTensor.h>
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 #include <unistd.h>
@@ -50,7 +51,8 @@ constexpr const char* kClasses[] = {"in tensors older than the step",
                                     "in the bits of packed tensors",
                                     "that LibTorch keeps",
                                     "held by threads outside the step",
-                                    "taken by other libraries"};
+                                    "allocated past operators",
+                                    "in small results that nothing has read"};
 
 // All of the live bytes is there, and nothing twice.
 void expect_sum(const std::string& text) {
@@ -138,13 +140,52 @@ TEST(Refusal, TellsWhatTheRunningOperatorHasTaken) {
   EXPECT_NEAR(megabytes_of(text, "taken by this operator so far"), MiB(1).megabytes(), 0.1) << text;
 }
 
-TEST(Refusal, TellsWhatNobodyHasSeen) {
+TEST(Refusal, TellsWhatNobodyHasRead) {
+  MemoryBudget budget(live_bytes() + MiB(64), {.min_bytes = MiB(2)});
+  auto step = budget.step();
+  std::vector<Tensor> small;
+  // The first is recorded.
+  for (int i = 0; i < 4; ++i) small.push_back(torch::ones({kMega}));
+  const std::string text = refusal_now();
+  expect_sum(text);
+  EXPECT_NEAR(megabytes_of(text, "in small results that nothing has read"), MiB(3).megabytes(), 0.1)
+      << text;
+}
+
+// Kernels of other libraries allocate so.
+Tensor allocated_past_operators(std::int64_t floats) {
+  return at::detail::empty_cpu({floats}, at::TensorOptions(at::kFloat));
+}
+
+TEST(Refusal, TellsWhatWasAllocatedPastOperators) {
   MemoryBudget budget(live_bytes() + MiB(64));
   auto step = budget.step();
   const auto memory = c10::GetAllocator(c10::kCPU)->allocate(std::size_t{3} << 20);
+  // Read and unread, alive, and dead where replays read it.
+  Tensor read = allocated_past_operators(2 * kMega).fill_(1),
+         dead = allocated_past_operators(kMega);
+  const Tensor unread = allocated_past_operators(kMega);
+  const Tensor made = read.sin(), of_dead = dead.fill_(2).sin(), more_of_dead = dead.cos();
+  dead = Tensor();
   const std::string text = refusal_now();
   expect_sum(text);
-  EXPECT_NEAR(megabytes_of(text, "taken by other libraries"), MiB(3).megabytes(), 0.1) << text;
+  EXPECT_NEAR(megabytes_of(text, "allocated past operators"), MiB(7).megabytes(), 0.1) << text;
+  EXPECT_NEAR(budget.report().past_operators.megabytes(), MiB(7).megabytes(), 0.1);
+  step.finish();
+  EXPECT_NEAR(budget.report().past_operators.megabytes(), MiB(7).megabytes(), 0.1);
+}
+
+TEST(Refusal, CountsNothingPastOperatorsThatTheTapeAllocatesItself) {
+  const Tensor x = leaf({2 * kMega});
+  MemoryBudget budget(live_bytes() + MiB(64), testing::paranoid());
+  auto step = budget.step();
+  Tensor y = x.sin().cos();
+  { const Pin pin(y); }
+  y.mul_(2).sum().backward();
+  std::thread([] { c10::GetAllocator(c10::kCPU)->allocate(std::size_t{3} << 20); }).join();
+  step.finish();
+  EXPECT_GT(budget.report().replayed, 0);
+  EXPECT_LT(budget.report().past_operators, KB(1));
 }
 
 TEST(Refusal, PartsAddUpToTheLiveBytesWhateverIsKnown) {

@@ -244,6 +244,8 @@ class Pgac {
   at::Tensor run(const Model& layers, const at::Tensor& x) {
     return run_layers(detail::layers_of(layers), x);
   }
+  // The same for layers that no C++ type stands for; not for direct use.
+  at::Tensor run_layers(const detail::Layers& layers, const at::Tensor& x);
 
   // Call it after backward of each step, numbered from 0: makes averages, threshold and the next
   // mask. Throws UsageError for a step below zero, or above options.steps if gamma depends on it.
@@ -273,8 +275,6 @@ class Pgac {
   void restore(const std::string& state, const std::string& origin = "state");
 
  private:
-  at::Tensor run_layers(const detail::Layers& layers, const at::Tensor& x);
-
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };

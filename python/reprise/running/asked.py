@@ -5,7 +5,7 @@
 | 400MB 8GiB | all bytes of the device's allocator                                                  |
 | +2GB       | bytes above those live before a step                                                 |
 | 40%        | that share of the activations: of what a plain step needs above what is live before  |
-| least      | the least bytes in which a step runs, and 2 % more                                   |
+| least      | the least bytes in which the measured steps run, and 2 % more                        |
 """
 
 from __future__ import annotations
@@ -62,6 +62,11 @@ class Asked:
         return self.bytes == 0
 
     @property
+    def is_least(self) -> bool:
+        """Later steps may pass the limit where nothing is left to drop: measured times decide what is dropped first."""
+        return self.text == "least"
+
+    @property
     def is_above_live(self) -> bool:
         return self.text.startswith("+")
 
@@ -71,7 +76,7 @@ class Asked:
     def limit(self, found: Measured) -> int:
         if self.share:
             return found.live + int((found.peak - found.live) * self.share)
-        if self.text == "least":
+        if self.is_least:
             return int(found.least * _ROOM)
         return self.limit_before_measuring(found.live)
 

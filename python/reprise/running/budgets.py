@@ -15,11 +15,17 @@ from .asked import Asked, Measured
 _MOST_OF_DEVICE = 0.9
 
 
+def rank() -> str | None:
+    """This process's rank where a launcher such as torchrun has started several."""
+    return os.environ.get("RANK") if os.environ.get("WORLD_SIZE", "1") != "1" else None
+
+
 def say(text: str) -> None:
     """One line on standard error, which names the rank where there are several."""
-    rank = os.environ.get("RANK")
-    place = f" [rank {rank}]" if rank is not None and os.environ.get("WORLD_SIZE", "1") != "1" else ""
-    print(f"reprise{place}: {text}", file=sys.stderr, flush=True)
+    place = "" if rank() is None else f" [rank {rank()}]"
+    # One write, between which no other process can come.
+    sys.stderr.write(f"reprise{place}: {text}\n")
+    sys.stderr.flush()
 
 
 class Refused(SystemExit):
@@ -127,7 +133,7 @@ class RunBudgets:
         self.limit = self._asked.limit(found)
         if self._asked.needs_plain_steps:
             say(self._asked.describe(found))
-        self._training = MemoryBudget(self.limit, device=self._device)
+        self._training = MemoryBudget(self.limit, device=self._device, on_exceeded="pass" if self._asked.is_least else "raise")
         self._between = MemoryBudget(self.limit, device=self._device, on_exceeded="pass", plan_repeated_steps=False)
 
     def _refuse(self, text: str) -> None:
@@ -142,6 +148,8 @@ class RunBudgets:
         text = f"peak {format_bytes(total.peak)} of {format_bytes(self.limit)} in {total.steps} steps, dropped {total.dropped} " \
                f"values ({format_bytes(total.dropped_bytes)}), replayed {total.replayed} operators, " \
                f"{total.seconds_lost:.2f} s lost ({100 * total.seconds_lost / seconds:.1f}% of the run)"
+        if self._asked.is_least and total.peak > self.limit:
+            text += "; some steps needed more than the least that was measured"
         if total.peak_between > self.limit:
             text += f"; between the steps {format_bytes(total.peak_between)}"
         return text

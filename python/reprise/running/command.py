@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import pathlib
 import sys
 from typing import NoReturn
 
 from .._reprise import UsageError, live_bytes
 from .asked import Asked
-from .budgets import Refused, RunBudgets, say
+from .budgets import Refused, RunBudgets, rank, say
 from .script import Program
 from .steps import Steps
 
@@ -26,7 +27,8 @@ def parser() -> argparse.ArgumentParser:
     made = _Parser(prog="reprise run", description=_DESCRIPTION, allow_abbrev=False)
     made.add_argument("--budget", required=True, metavar="BYTES", help=_BUDGET)
     made.add_argument("--device", default="cpu", help="the device whose bytes are meant; cpu")
-    made.add_argument("--report", metavar="FILE.json", help="write the figures of the run there")
+    made.add_argument("--report", metavar="FILE.json", help="write the figures of the run there; with several "
+                      "processes, those of rank 0 into FILE.rank0.json")
     made.add_argument("-m", dest="is_module", action="store_true", help="SCRIPT is the name of a module")
     made.add_argument("script", metavar="SCRIPT", help="the script, followed by its own arguments")
     made.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
@@ -66,7 +68,11 @@ def main(arguments: list[str]) -> None:
         _refuse(f"{given.script} ran no backward, so there was nothing to keep within bytes")
 
 
-def _write(file: str, budgets: RunBudgets) -> None:
+def _write(name: str, budgets: RunBudgets) -> None:
+    file = pathlib.Path(name)
+    # A device, such as /dev/null, is one for all ranks.
+    if rank() is not None and (file.is_file() or not file.exists()):
+        file = file.with_name(f"{file.stem}.rank{rank()}{file.suffix}")
     try:
         with open(file, "w", encoding="utf-8") as out:
             json.dump(budgets.report(), out, indent=2)

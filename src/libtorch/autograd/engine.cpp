@@ -2,9 +2,12 @@
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/SavedTensorHooks.h>
+#include <ATen/ops/empty.h>
 #include <ATen/record_function.h>
 #include <torch/csrc/autograd/anomaly_mode.h>
 #include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/input_buffer.h>
 #include <torch/csrc/autograd/saved_variable_hooks.h>
@@ -50,10 +53,12 @@ struct EmptyNode final : torch::autograd::Node {
 };
 
 // LibTorch takes tasks of failed calls off the thread's queue before any other.
-void run_empty_backward(Engine& engine) noexcept {
+void run_empty_backward(Engine& engine, c10::Device device = c10::kCPU) noexcept {
   try {
     const at::DisableRecordFunctionGuard unseen;
-    const at::Tensor nothing = at::detail::empty_cpu({0}, c10::TensorOptions(at::kFloat));
+    const at::Tensor nothing = device.is_cpu()
+                                   ? at::detail::empty_cpu({0}, c10::TensorOptions(at::kFloat))
+                                   : at::empty({0}, c10::TensorOptions(at::kFloat).device(device));
     const NodePointer node = make_node<EmptyNode>();
     node->add_input_metadata(nothing);
     engine.execute({{node, 0}}, {nothing}, /*keep_graph=*/false, /*create_graph=*/false,
@@ -97,8 +102,10 @@ class EngineFront final : public Engine {
   std::unique_ptr<torch::autograd::SavedVariableHooks> get_default_saved_variable_hooks() override {
     const ThreadState* state = current_state();
     if (state != nullptr && state->hooks != nullptr) {
-      const auto python_hooks = at::SavedTensorDefaultHooks::get_tls_state().stack.size();
-      if (python_hooks <= state->python_hooks_below) return state->hooks->make_hooks();
+      const auto& python = at::SavedTensorDefaultHooks::get_tls_state();
+      // A compiler is tracing the function. Hooks must not see its tensors, which have no data.
+      if (python.is_tracing) return nullptr;
+      if (python.stack.size() <= state->python_hooks_below) return state->hooks->make_hooks();
     }
     return inner_.get_default_saved_variable_hooks();
   }
@@ -134,6 +141,10 @@ void free_leftovers_of_backward() {
   run_empty_backward(front->inner());
 }
 
+void settle_backward(c10::Device device) {
+  if (!device.is_cpu()) run_empty_backward(Engine::get_default_engine(), device);
+}
+
 std::int64_t current_backward_id() { return torch::autograd::get_current_graph_task_id(); }
 
 NodeFunctionsSeen::NodeFunctionsSeen()
@@ -147,6 +158,12 @@ bool is_between_nodes() {
 }
 
 bool backward_accumulates() { return Engine::get_default_engine().is_checkpoint_valid(); }
+
+bool is_accumulating() {
+  if (current_backward_id() < 0) return false;
+  const auto node = torch::autograd::get_current_node();
+  return dynamic_cast<const torch::autograd::AccumulateGrad*>(node.get()) != nullptr;
+}
 
 void at_end_of_backward(std::function<void()> callback) {
   Engine::get_default_engine().queue_callback(std::move(callback));

@@ -13,6 +13,8 @@
 // gradients and nodes, until the thread calls backward again. The front frees them at once.
 #pragma once
 
+#include <c10/core/Device.h>
+
 #include <cstdint>
 #include <functional>
 
@@ -26,11 +28,18 @@ void ensure_engine_front();
 // was put in place. For calls that the front has not seen. Outside of backward calls.
 void free_leftovers_of_backward();
 
+// The engine's thread of an accelerator drops the last gradients of a backward call some time after
+// the caller goes on. Returns when it has. Nothing to do on the CPU.
+void settle_backward(c10::Device device);
+
 // Identifies the running backward call; -1 outside of one. Nested calls have ids of their own.
 std::int64_t current_backward_id();
 
 // True unless the running backward call was given `inputs`, or came from autograd::grad.
 bool backward_accumulates();
+
+// Whether the node that runs on this thread puts a gradient into a leaf (AccumulateGrad).
+bool is_accumulating();
 
 // Runs `callback` when the running backward call has finished without an error. Only inside one.
 void at_end_of_backward(std::function<void()> callback);

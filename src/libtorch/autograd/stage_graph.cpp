@@ -136,8 +136,10 @@ variable_list execute(Roots roots, bool keep, bool accumulate, const edge_list& 
   exit->add_input_metadata(start);
   exit->set_next_edges(std::move(roots.edges));
   static_cast<StageExit&>(*exit).gradients = std::move(roots.gradients);
-  return torch::autograd::Engine::get_default_engine().execute(
+  variable_list made = torch::autograd::Engine::get_default_engine().execute(
       {Edge(exit, 0)}, {start}, keep, /*create_graph=*/false, accumulate, to);
+  settle_backward(device);
+  return made;
 }
 
 }  // namespace

@@ -18,10 +18,12 @@
 #include <c10/core/impl/alloc_cpu.h>
 #include <c10/util/Exception.h>
 #include <malloc.h>
+#include <pthread.h>
 
 #include <algorithm>
 #include <atomic>
 #include <limits>
+#include <new>
 #include <vector>
 
 #include "libtorch/memory/fresh_memory.h"
@@ -52,6 +54,7 @@ struct alignas(64) Counters : Level {
 };
 constinit Counters counters;
 constinit Level others;
+constinit Level past_operators;
 
 std::int64_t size_of(void* data) { return static_cast<std::int64_t>(malloc_usable_size(data)); }
 
@@ -62,9 +65,13 @@ void release(void* data) {
   c10::free_cpu(data);
 }
 
-// A deleter of its own tells this memory from all other.
+// Deleters of their own tell such memory from all other.
 void release_of_others(void* data) {
   if (data != nullptr) others.live.fetch_sub(size_of(data));
+  release(data);
+}
+void release_past_operators(void* data) {
+  if (data != nullptr) past_operators.live.fetch_sub(size_of(data));
   release(data);
 }
 
@@ -173,9 +180,11 @@ class CountingAllocator final : public c10::Allocator {
 
   static c10::DataPtr hand_out_counted(void* data, std::size_t bytes, bool limited) {
     counters.allocations.fetch_add(1, std::memory_order_relaxed);
-    if (!limited || works_for_a_limit()) return hand_out(data, bytes, &release);
-    others.add(size_of(data));
-    return hand_out(data, bytes, &release_of_others);
+    const bool is_of_others = limited && !works_for_a_limit();
+    if (!limited || (!is_of_others && AccountedWork::is_on()))
+      return hand_out(data, bytes, &release);
+    (is_of_others ? others : past_operators).add(size_of(data));
+    return hand_out(data, bytes, is_of_others ? &release_of_others : &release_past_operators);
   }
 
   static c10::DataPtr hand_out(void* data, std::size_t bytes, c10::DeleterFnPtr deleter) {
@@ -253,7 +262,21 @@ void LimitScope::update_lowest() {
   lowest_limit = lowest;
 }
 
+namespace {
+
+// A forked process has memory of its own. Another thread, which is not there any more, may have had
+// the lock.
+void lift_limits_in_child() {
+  new (&limit_mutex()) LimitMutex;
+  new (&keepers()) std::vector<LimitKeeper*>;
+  lowest_limit = kNoLimit;
+}
+
+}  // namespace
+
 LimitScope::LimitScope(LimitKeeper& keeper) : keeper_(keeper) {
+  [[maybe_unused]] static const int registered =
+      pthread_atfork(nullptr, nullptr, &lift_limits_in_child);
   std::lock_guard<LimitMutex> lock(limit_mutex());
   keepers().push_back(&keeper);
   update_lowest();
@@ -261,8 +284,9 @@ LimitScope::LimitScope(LimitKeeper& keeper) : keeper_(keeper) {
 
 LimitScope::~LimitScope() {
   std::lock_guard<LimitMutex> lock(limit_mutex());
-  // One for each of its scopes.
-  keepers().erase(std::ranges::find(keepers(), &keeper_));
+  // One for each of its scopes. A fork has lifted all.
+  const auto place = std::ranges::find(keepers(), &keeper_);
+  if (place != keepers().end()) keepers().erase(place);
   update_lowest();
 }
 
@@ -278,7 +302,7 @@ bool counting_allocator_is_installed() {
 }
 
 bool is_counted_memory(const c10::DataPtr& data) {
-  return data.get_deleter() == &release || is_of_other_threads(data);
+  return data.get_deleter() == &release || is_of_other_threads(data) || is_past_operators(data);
 }
 std::int64_t counted_bytes(const c10::DataPtr& data) {
   if (data.get() == nullptr || !is_counted_memory(data)) return 0;
@@ -301,6 +325,15 @@ PeakTracker& bytes_of_other_threads() {
 
 bool is_of_other_threads(const c10::DataPtr& data) {
   return data.get_deleter() == &release_of_others;
+}
+
+PeakTracker& bytes_past_operators() {
+  static auto* tracker = new PeakTracker(*new CountedLevel(past_operators));
+  return *tracker;
+}
+
+bool is_past_operators(const c10::DataPtr& data) {
+  return data.get_deleter() == &release_past_operators;
 }
 
 std::int64_t cpu_allocation_count() { return counters.allocations.load(std::memory_order_relaxed); }

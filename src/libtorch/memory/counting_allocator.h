@@ -43,4 +43,9 @@ std::int64_t cpu_allocation_count();
 PeakTracker& bytes_of_other_threads();
 bool is_of_other_threads(const c10::DataPtr& data);
 
+// The same of what threads that work for a limit allocated past operators (AccountedWork): kernels of
+// compiled graphs, other libraries.
+PeakTracker& bytes_past_operators();
+bool is_past_operators(const c10::DataPtr& data);
+
 }  // namespace reprise::libtorch

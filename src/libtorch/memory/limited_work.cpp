@@ -11,6 +11,8 @@ std::shared_ptr<ThreadState> state_with(const LimitKeeper& keeper) {
   return state;
 }
 
+thread_local int accounted = 0;
+
 const LimitLink* innermost_limit() {
   const ThreadState* const state = current_state();
   return state != nullptr ? state->limits.get() : nullptr;
@@ -23,6 +25,10 @@ void ThreadState::work_for(const LimitKeeper& keeper) {
 }
 
 LimitedWork::LimitedWork(const LimitKeeper& keeper) : in_force_(state_with(keeper)) {}
+
+AccountedWork::AccountedWork() { ++accounted; }
+AccountedWork::~AccountedWork() { --accounted; }
+bool AccountedWork::is_on() { return accounted != 0; }
 
 std::shared_ptr<ThreadState> state_of_limits() {
   auto state = std::make_shared<ThreadState>();

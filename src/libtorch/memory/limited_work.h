@@ -28,6 +28,19 @@ class LimitedWork {
   ThreadStateScope in_force_;
 };
 
+// While it lives, this thread runs an operator that is seen, or a keeper's own work, and what it
+// allocates belongs to that. What a thread that works for a limit allocates otherwise is counted
+// apart (bytes_past_operators() in counting_allocator.h).
+class AccountedWork {
+ public:
+  AccountedWork();
+  ~AccountedWork();
+  AccountedWork(const AccountedWork&) = delete;
+  AccountedWork& operator=(const AccountedWork&) = delete;
+
+  static bool is_on();
+};
+
 // A state with nothing but the limits that this thread works within: for a call that nobody else
 // is to see, here or on another thread.
 std::shared_ptr<ThreadState> state_of_limits();

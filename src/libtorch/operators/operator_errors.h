@@ -3,6 +3,8 @@
 // RuntimeError.
 #pragma once
 
+#include "libtorch/memory/limited_work.h"
+
 namespace reprise::libtorch {
 
 // Called in a catch block for an error of reprise that leaves an outermost operator call, on any
@@ -20,6 +22,9 @@ class InsideOperator {
   ~InsideOperator();
   InsideOperator(const InsideOperator&) = delete;
   InsideOperator& operator=(const InsideOperator&) = delete;
+
+ private:
+  AccountedWork accounted_;
 };
 
 // In a catch block, after the call has been handled.

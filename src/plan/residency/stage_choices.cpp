@@ -39,13 +39,7 @@ bool is_of(const ScheduleOp& op, std::size_t stage) {
 class ChoiceOfSchedule {
  public:
   ChoiceOfSchedule(const PipelineStageProfile& profile, bool is_split)
-      : profile_(profile), is_split_(is_split), chain_(with_rest(profile, Bytes(0))) {
-    ChainWalk plain(chain_);
-    for (const ScheduleOp& op : planners::keep_all(chain_).ops) {
-      if (op.kind == Kind::kForwardKeep) plain.apply(op);
-    }
-    plain_forward_peak_ = plain.cost().peak;
-  }
+      : profile_(profile), is_split_(is_split), chain_(with_rest(profile, Bytes(0))) {}
 
   StageChoice operator()(Schedule schedule) const {
     const std::size_t rest = chain_.stages.size() - 1;
@@ -75,7 +69,7 @@ class ChoiceOfSchedule {
       made.layers += chain_.stages[i].layers;
       if (runs[i] > 1) made.recomputed_layers += chain_.stages[i].layers;
     }
-    if (is_split_) run_all_before(runs, made);
+    if (is_split_) run_all_before(schedule, runs, made);
     choice.schedule = std::move(schedule);
     return choice;
   }
@@ -90,19 +84,39 @@ class ChoiceOfSchedule {
     recompute += chain_.stages[stage].forward;
   }
 
-  void run_all_before(const std::vector<std::int64_t>& runs, PipelineMicroBatch& made) const {
+  // Each run of layers that is run again begins from an output that waits, and frees it.
+  void run_all_before(const Schedule& schedule, const std::vector<std::int64_t>& runs,
+                      PipelineMicroBatch& made) const {
     made.recompute = made.recompute_within = Seconds(0);
     for (std::size_t i = 0; i < runs.size(); ++i) {
       if (runs[i] > 1) made.recompute += chain_.stages[i].forward;
     }
-    made.backward_peak =
-        profile_.input + std::max(profile_.input_gradient_peak, plain_forward_peak_);
+    Bytes live = made.kept, peak = made.kept, twice;
+    const auto& ops = schedule.ops;  // first come the forwards
+    for (std::size_t i = 0; i + 1 < chain_.stages.size(); ++i) {
+      if (ops[i].kind == Kind::kForwardKeep) continue;
+      const ChainStage& stage = chain_.stages[i];
+      const Bytes output = stage.saves_output ? Bytes(0) : stage.output;
+      peak = std::max(peak, live + stage.saved + output + stage.keep_temporaries);
+      live += stage.saved + output;
+      if (i > 0 && !stage.needs_input) {
+        const bool first_run_made_it =
+            ops[i].kind == Kind::kForwardCheckpoint && ops[i - 1].kind != Kind::kForwardKeep;
+        if (first_run_made_it || !chain_.stages[i - 1].saves_output) {
+          live -= chain_.stages[i - 1].output;
+        }
+      }
+      if (ops[i + 1].kind == Kind::kForwardDrop) continue;
+      live -= output;
+      // The layer after it has the first output, this one the second.
+      if (stage.saves_output && chain_.stages[i + 1].needs_input) twice += stage.output;
+    }
+    made.backward_peak = std::max(peak, profile_.input + profile_.input_gradient_peak + twice);
   }
 
   const PipelineStageProfile& profile_;
   const bool is_split_;
   const Chain chain_;
-  Bytes plain_forward_peak_;
 };
 
 bool is_as_good(const StageChoice& a, const StageChoice& b) {

@@ -19,8 +19,8 @@ using Number = std::int64_t;
 
 constexpr std::string_view kFormat = "reprise step";
 constexpr std::int64_t kVersion = 1;
-constexpr double kMostSeconds = 4e6;  // what a trace can hold, in nanoseconds
-constexpr std::int64_t kMostBytes = std::int64_t{1} << 52;
+constexpr double kMostStepSeconds = 4e6;  // what a trace can hold, in nanoseconds
+constexpr std::int64_t kMostStepBytes = std::int64_t{1} << 52;
 constexpr std::size_t kMostTensors = 10'000;  // that one operator reads, or makes
 constexpr Number kStays = -1, kUntilLastRead = -2;
 
@@ -72,7 +72,7 @@ class StepReader {
   void add_constant(const JsonTree& tree) {
     tree.allow({"bytes"});
     names_.push_back(std::to_string(made()));
-    const std::int64_t bytes = tree.at("bytes").whole(0, kMostBytes);
+    const std::int64_t bytes = tree.at("bytes").whole(0, kMostStepBytes);
     checked(tree, [&] { builder_.constant(names_.back(), bytes); });
     goes_.push_back(kStays);
   }
@@ -153,7 +153,7 @@ class StepReader {
         results.back().name = name(call.first_output + std::ssize(results) - 1);
       }
     }
-    const double seconds = tree.at("seconds").number(0, kMostSeconds);
+    const double seconds = tree.at("seconds").number(0, kMostStepSeconds);
     const JsonTree* name_field = tree.find("name");
     const std::string called = name_field != nullptr ? name_field->text() : "operator";
     checked(tree, [&] {
@@ -166,7 +166,7 @@ class StepReader {
                                      const std::unordered_map<Number, std::int64_t>& inputs) {
     tree.allow({"bytes", "view_of"});
     const JsonTree* view_of = tree.find("view_of");
-    if (view_of == nullptr) return {.name = {}, .bytes = tree.at("bytes").whole(0, kMostBytes)};
+    if (view_of == nullptr) return {.name = {}, .bytes = tree.at("bytes").whole(0, kMostStepBytes)};
     if (tree.find("bytes") != nullptr) tree.refuse("has both bytes and view_of; give one of them");
     const auto found = inputs.find(view_of->whole(0));
     if (found == inputs.end()) {

@@ -14,9 +14,9 @@ namespace reprise::plan {
 
 namespace {
 
-[[noreturn]] void fail(const std::string& reason) { throw UsageError(reason); }
+[[noreturn]] void refuse_trace(const std::string& reason) { throw UsageError(reason); }
 
-class Reader {
+class InstructionReader {
  public:
   void line(std::string_view text) {
     json_.read(text);
@@ -44,16 +44,18 @@ class Reader {
     } else if (instruction == "ANNOTATE") {
       if (json_.text("ANNOTATION") == "START") builder_ = TraceBuilder();
     } else if (instruction == "MEMORY" || instruction == "ALIAS") {
-      fail(std::string(instruction) + " belongs after the CONSTANT or CALL that makes the tensor");
+      refuse_trace(std::string(instruction) +
+                   " belongs after the CONSTANT or CALL that makes the tensor");
     } else {
-      fail("the INSTRUCTION \"" + std::string(instruction) +
-           "\" is not known; known are ANNOTATE, CONSTANT, MEMORY, CALL, ALIAS, MUTATE, COPY, "
-           "COPY_FROM, RELEASE");
+      refuse_trace(
+          "the INSTRUCTION \"" + std::string(instruction) +
+          "\" is not known; known are ANNOTATE, CONSTANT, MEMORY, CALL, ALIAS, MUTATE, COPY, "
+          "COPY_FROM, RELEASE");
     }
   }
 
   Trace finish() {
-    if (!expected_.empty()) fail("the trace ends where " + announced() + " should follow");
+    if (!expected_.empty()) refuse_trace("the trace ends where " + announced() + " should follow");
     return std::move(builder_).finish();
   }
 
@@ -81,7 +83,7 @@ class Reader {
   void size_or_alias(std::string_view instruction) {
     TraceBuilder::Result& result = results_[done_];
     if (instruction != expected_ || json_.text("NAME") != result.name) {
-      fail("expected " + announced() + " here");
+      refuse_trace("expected " + announced() + " here");
     }
     if (instruction == "MEMORY") {
       result.bytes = json_.whole("MEMORY", 0);
@@ -125,7 +127,7 @@ std::int64_t Trace::nanoseconds() const {
 Trace parse_trace(std::string_view text, const std::string& origin) {
   std::int64_t number = 0;
   try {
-    Reader reader;
+    InstructionReader reader;
     for (std::size_t at = 0; at < text.size();) {
       const std::size_t end = std::min(text.find('\n', at), text.size());
       ++number;

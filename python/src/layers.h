@@ -1,0 +1,14 @@
+// A list of Python modules and functions as the chain of layers that C++ runs.
+#pragma once
+
+#include <pybind11/pybind11.h>
+#include <reprise/detail/layers.h>
+
+#include "bindings.h"
+
+namespace reprise::python {
+
+// Each layer is the tuple of reprise._layers.described(). `call` names what runs them in errors.
+detail::Layers layers_of(const py::list& described, const char* call);
+
+}  // namespace reprise::python

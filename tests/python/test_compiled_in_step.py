@@ -1,0 +1,88 @@
+"""torch.compile inside a budget's step. Graphs of aot_eager call operators, which are recorded; inductor's kernels pass
+them by."""
+
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+import reprise
+from reprise import _graphs
+
+
+class Network:
+    def __init__(self, layers, backend):
+        torch.manual_seed(3)
+        self.blocks = [nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64), nn.Tanh()) for _ in range(layers)]
+        self.compiled = [torch.compile(block, backend=backend) for block in self.blocks]
+        self.x = torch.randn(512, 64)
+
+    def gradients(self, run=None):
+        y = self.x if run is None else run(self.compiled, self.x)
+        if run is None:
+            for block in self.compiled:
+                y = block(y)
+        return torch.autograd.grad(y.square().sum(), [p for block in self.blocks for p in block.parameters()])
+
+    def plain(self):
+        """Gradients, and the bytes that the step takes."""
+        self.gradients()
+        with reprise.PeakScope() as scope:
+            found = self.gradients()
+        return found, scope.peak_above_start
+
+
+def same(found, expected):
+    return all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+@pytest.fixture(scope="module")
+def network():
+    return Network(4, "aot_eager")
+
+
+def test_what_graphs_of_operators_keep_is_dropped(network):
+    expected, peak = network.plain()
+    budget = reprise.MemoryBudget(reprise.live_bytes() + peak // 2)
+    for _ in range(2):
+        with budget.step():
+            assert same(network.gradients(), expected)
+    report = budget.report()
+    assert report.dropped > 0 and report.peak <= budget.limit and report.past_operators < 100_000
+
+
+def test_compiled_blocks_are_regions_inside_a_step(network):
+    expected, peak = network.plain()
+
+    def in_regions(blocks, x):
+        return reprise.checkpoint_sequential(blocks, f"{peak * 13 // 20}", x)
+
+    network.gradients(in_regions)  # measures the layers
+    budget = reprise.MemoryBudget(reprise.live_bytes() + peak * 9 // 10)
+    with budget.step():
+        assert same(network.gradients(in_regions), expected)
+    assert budget.report().dropped == 0
+
+
+def test_graphs_of_kernels_get_their_inputs_and_what_they_keep_is_named(monkeypatch):
+    monkeypatch.setattr(_graphs, "_is_said", False)
+    options = {"cpp.simdlen": 1, "compile_threads": 1, "cpp_cache_precompile_headers": False}
+    network = Network(2, "inductor")
+    graph = torch.compile(lambda y: y.sin() * y.cos(), options=options)
+    network.compiled = [network.blocks[0], graph, network.blocks[1]]  # operators around a graph
+    expected, _ = network.plain()
+    budget = reprise.MemoryBudget("4GiB", paranoid=True, min_bytes=0, verify=True)
+    with pytest.warns(UserWarning, match=r"compiled graphs .* Make regions of compiled blocks"):
+        with budget.step():
+            assert same(network.gradients(), expected)
+    assert budget.report().replayed > 0 and budget.report().past_operators >= network.x.nbytes
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with budget.step():
+            network.gradients()
+    with pytest.raises(reprise.BudgetError, match=r"KB allocated past operators, by compiled graphs \(torch.compile\)"):
+        with reprise.MemoryBudget(reprise.live_bytes() + 1_500_000).step():
+            y = graph(network.x)
+            torch.empty(1 << 28)
+            y.sum()
