@@ -216,6 +216,14 @@ def test_another_budget_of_torch_is_refused():
         reprise.compile(nn.Linear(2, 2), memory_budget="1GiB", backend="aot_eager")(torch.ones(2, 2, requires_grad=True))
 
 
+def test_an_operator_with_a_graph_of_its_own_is_refused_by_name():
+    def choose(x):
+        return torch.cond(x.sum() > 0, lambda x: x.sin(), lambda x: x.cos(), (x,)).sum()
+
+    with pytest.raises(reprise.UsageError, match="the operator 'cond' runs a graph of its own"):
+        reprise.compile(choose, memory_budget="1GiB", backend="aot_eager")(torch.ones(4, requires_grad=True))
+
+
 def test_a_torch_without_the_hooks_is_named(monkeypatch):
     from torch._functorch import partitioners
 

@@ -40,6 +40,10 @@ class Joint:
         self.nodes = [node for node in module.graph.nodes if node.op != "output"]
         self.place = {node: at for at, node in enumerate(self.nodes)}
         for node in self.nodes:
+            if node.op == "get_attr" and isinstance(getattr(module, str(node.target), None), fx.GraphModule):
+                owner = next(iter(node.users), node)
+                raise UsageError(f"reprise.compile: the operator '{owner.name}' runs a graph of its own, whose memory a plan does "
+                                 "not know; compile the model without it, or leave memory_budget out")
             if isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat, torch.SymBool)):
                 raise UsageError(f"reprise.compile: the size '{node.name}' of the graph is not known before it runs, and a plan "
                                  "is for fixed sizes; compile with dynamic=False")
