@@ -50,8 +50,8 @@ __all__ = [
     "PipelineResidency", "PipelineSchedule", "PipelineStageCosts", "PipelineTimeline", "PlanError", "Schedule",
     "ScheduleCost", "SimulatedStep", "SkipNamespace", "SkipScope", "Skippable", "Step", "StepReport", "StepTrace", "Store",
     "StoreError", "StoreStatistics", "TraceRecorder", "UsageError", "ValueWeights", "allocation_count", "auto_checkpoint",
-    "balance_by_bytes", "balance_by_time", "calibrate", "checkpoint", "checkpoint_sequential", "compressed_store",
-    "current_path", "disk_store", "estimate", "host_store", "influence_of", "influence_weights", "install",
+    "balance_by_bytes", "balance_by_time", "calibrate", "checkpoint", "checkpoint_sequential", "compile", "compiled",
+    "compressed_store", "current_path", "disk_store", "estimate", "host_store", "influence_of", "influence_weights", "install",
     "is_checkpointing", "is_recomputing", "live_bytes", "memory_store", "named", "offload", "peak_bytes", "planners", "pop",
     "profile_chain", "schedules", "seed_of_pipeline", "stash", "uninstall", "value_weights",
 ]
@@ -59,7 +59,8 @@ __all__ = [
 # Loaded when they are first asked for: they import parts of torch that budgets do without.
 _LATER = {
     "Pgac": "_pgac", "Pipeline": "pipeline", "Skippable": "pipeline", "balance_by_bytes": "pipeline",
-    "balance_by_time": "pipeline", "checkpoint": "checkpoint", "checkpoint_sequential": "_checkpoint_sequential", "estimate": "_estimate",
+    "balance_by_time": "pipeline", "checkpoint": "checkpoint", "checkpoint_sequential": "_checkpoint_sequential",
+    "compile": "compiled", "compiled": "compiled", "estimate": "_estimate",
     "install": "_checkpoint_install", "planners": "planners", "profile_chain": "_layers", "schedules": "schedules",
     "uninstall": "_checkpoint_install",
 }

@@ -23,6 +23,7 @@ void bind_budget(py::module_& module);
 void bind_checkpoint(py::module_& module);
 void bind_access(py::module_& module);
 void bind_checkpoint_sequential(py::module_& module);
+void bind_compiled_plan(py::module_& module);
 void bind_pipeline(py::module_& module);
 void bind_pipeline_schedule(py::module_& module);
 void bind_step_trace(py::module_& module);

@@ -12,6 +12,7 @@ PYBIND11_MODULE(_reprise, module) {
   reprise::python::bind_budget(module);
   reprise::python::bind_checkpoint(module);
   reprise::python::bind_access(module);
+  reprise::python::bind_compiled_plan(module);
   reprise::python::bind_pipeline(module);
   reprise::python::bind_step_trace(module);
   reprise::python::bind_chain(module);

@@ -14,7 +14,8 @@ import dataclasses
 
 from .._reprise import UsageError, format_bytes, parse_bytes
 
-_FORMS = "give bytes (8GiB, 400MB), bytes above those live before a step (+2GB), a share of the activations (40%), or least"
+_FORMS = "give bytes (8GiB, 400MB), bytes above those live before a step (+2GB), or a share of the activations (40%)"
+_OR_LEAST = ", or least"
 # Which value is dropped first depends on measured times.
 _ROOM = 1.02
 
@@ -35,9 +36,10 @@ class Asked:
     share: float = 0.0
 
     @staticmethod
-    def parse(text: str) -> Asked:
-        """Raises UsageError for a text that is no budget."""
-        if text == "least":
+    def parse(text: str, name: str = "--budget", *, has_least: bool = True) -> Asked:
+        """Raises UsageError, which calls the budget `name`, for a text that is none."""
+        forms = _FORMS + _OR_LEAST if has_least else _FORMS
+        if text == "least" and has_least:
             return Asked(text)
         if text.endswith("%"):
             try:
@@ -45,14 +47,14 @@ class Asked:
             except ValueError:
                 share = 0.0
             if not 0 < share <= 1:
-                raise UsageError(f"--budget is '{text}': a share is above 0% and at most 100%; {_FORMS}")
+                raise UsageError(f"{name} is '{text}': a share is above 0% and at most 100%; {forms}")
             return Asked(text, share=share)
         try:
             count = parse_bytes(text)
         except UsageError as error:
-            raise UsageError(f"--budget is '{text}'; {_FORMS}") from error
+            raise UsageError(f"{name} is '{text}'; {forms}") from error
         if count <= 0:
-            raise UsageError(f"--budget is '{text}': it must be above 0; {_FORMS}")
+            raise UsageError(f"{name} is '{text}': it must be above 0; {forms}")
         return Asked(text, bytes=count)
 
     @property

@@ -200,6 +200,7 @@ class Annealing {
       if (interval.begin >= slot || interval.end <= slot) continue;
       const Index read = memory_.next_read(storage, run, slot + 1);
       if (read == 0 || memory_.runs_in(of.op, read)) continue;
+      if (graph_.is_split() && !can_run_again(storage, run, slot, read)) continue;
       static constexpr double kDeeper[] = {0.2, 0.6, 0.9, 1};
       deeper_ = kDeeper[below(4)];
       run_again(of.op, read);
@@ -208,10 +209,33 @@ class Annealing {
     return false;
   }
 
+  // In a split step, where `read` is the next one after the slot.
+  bool can_run_again(Index storage, std::size_t run, Index slot, Index read) const {
+    if (run > 0 || graph_.storage(storage).op >= graph_.half() || read < graph_.half())
+      return false;
+    return slot < graph_.half() || memory_.next_read(storage, run, graph_.half()) > slot;
+  }
+
+  // In a split step an operator's one run again is before all that the second half reads of it.
+  // Whether the operator must run in the slot for that.
+  bool moves_to(Index op, Index slot) {
+    const std::vector<Index>& runs = memory_.runs(op);
+    if (runs.size() == 1) return true;
+    if (runs.back() <= slot) return false;
+    remove({op, runs.back()});
+    return true;
+  }
+  bool must_move(Index op, Index slot) const {
+    return graph_.is_split() && memory_.runs(op).size() > 1 && memory_.runs(op).back() > slot;
+  }
+
   // With what it reads, as long as the draw says so; else that stays until then.
   void run_again(Index op, Index slot) {
     is_given_up_ = is_given_up_ || static_cast<double>(memory_.nanoseconds()) > most_nanoseconds_;
     if (is_given_up_) return;
+    if (graph_.is_split() && (op >= graph_.half() || slot < graph_.half() || !moves_to(op, slot))) {
+      return;
+    }
     if (left_ > 0) --left_;
     if (graph_.can_load(op) && below(2) == 0) {
       if (memory_.runs_in(op, slot)) return;
@@ -220,6 +244,10 @@ class Annealing {
     }
     for (const Index tensor : graph_.reads(op)) {
       const StepGraph::Tensor& input = graph_.tensor(tensor);
+      if (must_move(input.op, slot)) {
+        run_again(input.op, slot);
+        continue;
+      }
       if (input.op >= slot || memory_.runs_in(input.op, slot) || left_ == 0) continue;
       const Index made = graph_.storage(input.storage).op;
       const std::size_t seen = memory_.run_seen(made, slot);
@@ -261,8 +289,16 @@ class Annealing {
       if (read != 0) latest = std::min(latest, read);
     }
     if (latest > graph_.operators() || latest < earliest) return false;
+    if (graph_.is_split()) {
+      if (latest < graph_.half()) return false;
+      return shift_to(run, latest);
+    }
     const Index slot =
         below(2) == 0 ? latest : earliest + static_cast<Index>(below(latest - earliest + 1));
+    return shift_to(run, slot);
+  }
+
+  bool shift_to(Run run, Index slot) {
     if (slot == run.slot || memory_.runs_in(run.op, slot)) return false;
     remove(run);
     add({run.op, slot, run.loads});

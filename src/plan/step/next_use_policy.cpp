@@ -53,7 +53,8 @@ class NextUseRun {
     std::uint32_t epoch = 0;  // how often it was made; 0: never
     std::int32_t locks = 0;
     bool is_there = false;
-    bool is_idle = false;  // nothing to come reads it itself
+    bool is_idle = false;         // nothing to come reads it itself
+    bool is_handed_over = false;  // the second half of a split step has read it
     // Known until what is made from it is dropped or made again, or that operator runs.
     bool knows_use = false;
     Index next_use = kNever;
@@ -85,7 +86,11 @@ class NextUseRun {
     const State& on = state(tensor);
     return on.is_there && defined_[tensor] == on.epoch;
   }
-  void lock(Index tensor) { ++state(tensor).locks; }
+  void lock(Index tensor) {
+    State& locked = state(tensor);
+    ++locked.locks;
+    locked.is_handed_over |= graph_.is_split() && now_ >= graph_.half();
+  }
   void unlock(Index tensor) { --state(tensor).locks; }
 
   // Makes the tensors again that are gone, and locks all of them.
@@ -190,7 +195,7 @@ class NextUseRun {
       const auto consider = [&](Index storage) {
         if (storages_[storage].locks > 0 || graph_.storage(storage).bytes == 0) return;
         const double score = score_of(storage, lowest);
-        if (score >= lowest) return;
+        if (score >= lowest || !may_drop(storage)) return;
         lowest = score;
         best = storage;
       };
@@ -207,6 +212,15 @@ class NextUseRun {
       drop(best);
     }
     return true;
+  }
+
+  // In a split step, whether the value can be recomputed (StepGraph::split_at()).
+  bool may_drop(Index storage) {
+    if (!graph_.is_split()) return true;
+    const Index use = next_use(storage), op = graph_.storage(storage).op;
+    if (use == kNever) return true;
+    return op < graph_.half() && use >= graph_.half() && !storages_[storage].is_handed_over &&
+           plan_.slots[op].empty();
   }
 
   // Or anything that is not below `enough`.

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -41,6 +42,13 @@ class StepGraph {
   std::int64_t transfer_nanoseconds(Index op) const { return transfer_nanoseconds_[op]; }
   void forget_store() { transfer_nanoseconds_.clear(); }
 
+  // A step whose two halves are compiled apart: the second half begins at operator `half`. Only
+  // operators of the first half run again, at most once each, and before the second half's first
+  // read of what they make: a value is either handed over or recomputed.
+  void split_at(Index half) { half_ = half; }
+  bool is_split() const { return half_ != kNoHalf; }
+  Index half() const { return half_; }
+
   Index operators() const { return static_cast<Index>(nanoseconds_.size()); }
   std::int64_t nanoseconds(Index op) const { return nanoseconds_[op]; }
   std::int64_t nanoseconds() const { return all_nanoseconds_; }
@@ -65,6 +73,8 @@ class StepGraph {
   std::int64_t fixed_bytes(Index slot) const { return fixed_[slot]; }
 
  private:
+  static constexpr Index kNoHalf = std::numeric_limits<Index>::max();
+
   void price_transfers(double bytes_per_second);
 
   // Lists of numbers, one after another.
@@ -89,6 +99,7 @@ class StepGraph {
   std::vector<Index> kept_;
   std::vector<std::int64_t> fixed_;
   std::vector<bool> is_kept_;
+  Index half_ = kNoHalf;
 };
 
 }  // namespace reprise::plan

@@ -1,0 +1,100 @@
+"""torch.compile within bytes: what the compiled forward hands to backward is planned, so that a step stays within a budget.
+
+    model = reprise.compile(model, memory_budget="8GiB")
+
+Gradients are those of torch.compile without a budget, dropout included. docs/compiled.md has the limits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch._dynamo.backends.registry import lookup_backend
+
+from .._reprise import UsageError
+from ._budget import CompiledBudget, _budgets, as_raised
+from ._report import GraphReport
+
+__all__ = ["CompiledBudget", "GraphReport", "budget", "compile", "report"]
+
+
+def compile(model: Callable[..., Any], *, memory_budget: str | int, device: str | torch.device = "cpu", **options: Any) -> Any:
+    """torch.compile with its arguments, and the device's bytes stay within `memory_budget` while a step runs.
+
+    `memory_budget`: "8GiB" or an int for all bytes of the device, "+2GiB" above those live before the step, "60%" of what a
+    step of torch.compile's own takes above them. Sizes are fixed: another shape is another graph, with a plan of its own.
+
+    The first call raises BudgetError, which names the least, where the bytes do not suffice. Raises UsageError for what
+    cannot be planned: dynamic shapes, CUDA graphs, compiled autograd, another budget of torch's, and backends that do not
+    split graphs by torch's min-cut. One thread at a time may train.
+    """
+    _refuse_options(options)
+    limits = CompiledBudget(memory_budget, device)
+    backend = _Backend(limits, options.pop("backend", "inductor"), options.pop("mode", None), options.pop("options", None))
+    compiled = torch.compile(model, dynamic=False, backend=backend, **options)
+    if not isinstance(compiled, torch.nn.Module):
+        return _within(compiled, limits)
+    compiled.forward = _within(compiled.forward, limits)
+    object.__setattr__(compiled, "memory_budget", limits)
+    return compiled
+
+
+@contextlib.contextmanager
+def budget(memory_budget: str | int, device: str | torch.device = "cpu") -> Iterator[CompiledBudget]:
+    """Whatever torch.compile compiles inside, in the user's code or not, is planned; what was compiled before is not.
+
+    `memory_budget` is that of compile(). Train inside: a graph is compiled when it first runs.
+    """
+    limits = CompiledBudget(memory_budget, device)
+    with as_raised(), limits.planning(), torch._dynamo.config.patch(automatic_dynamic_shapes=False):
+        yield limits
+
+
+def report() -> list[GraphReport]:
+    """The graphs of all budgets that are alive, in the order in which they were compiled."""
+    return [each for limits in _budgets for each in limits.report()]
+
+
+def _within(call: Callable[..., Any], limits: CompiledBudget) -> Callable[..., Any]:
+    @functools.wraps(call)
+    def run(*arguments: Any, **named: Any) -> Any:
+        limits.before_call()
+        with as_raised():
+            return call(*arguments, **named)
+
+    return run
+
+
+class _Backend:
+    """Another one for each budget, so that torch.compile takes no graph that was compiled without it."""
+
+    def __init__(self, limits: CompiledBudget, backend: str | Callable[..., Any], mode: str | None,
+                 options: dict[str, Any] | None) -> None:
+        self.__name__ = backend if isinstance(backend, str) else getattr(backend, "__name__", str(backend))
+        self._limits = limits
+        given = {"mode": mode, "options": options}
+        if backend == "inductor":
+            wrapper: Any = torch._TorchCompileInductorWrapper
+            self._call: Callable[..., Any] = wrapper(mode, options, False)
+        else:
+            self._call = functools.partial(lookup_backend(backend), **{name: each for name, each in given.items() if each})
+
+    def __call__(self, graph: torch.fx.GraphModule, inputs: Any) -> Any:
+        with self._limits.planning():
+            return self._call(graph, inputs)
+
+
+def _refuse_options(options: dict[str, Any]) -> None:
+    if options.pop("dynamic", False):
+        raise UsageError("reprise.compile: dynamic is True, and a plan is for fixed sizes; leave it out")
+    graphs = options.get("mode") in ("reduce-overhead", "max-autotune") or (options.get("options") or {}).get("triton.cudagraphs")
+    if graphs:
+        raise UsageError("reprise.compile: CUDA graphs keep the memory of a step, so that there is nothing to plan; take "
+                         "another mode than reduce-overhead and max-autotune")
+    if torch._dynamo.config.compiled_autograd:
+        raise UsageError("reprise.compile: compiled autograd makes another graph of backward than the one that is planned; "
+                         "turn torch._dynamo.config.compiled_autograd off")

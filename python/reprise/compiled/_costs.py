@@ -1,0 +1,169 @@
+"""Seconds and workspaces of operators: each kind is timed once in a process, on tensors of its own.
+
+Loops are timed as eager operators; what their memory traffic takes is subtracted, since a compiler that merges loops saves
+most of it."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+from .._reprise import PeakScope
+from ._kinds import Kind, name_of
+
+_REPEATS = 3
+# A longer operator is timed once: noise is small beside it.
+_LONG = 0.02
+# Elements of a loop that is timed.
+_SAMPLE = 1 << 16
+_TRAFFIC_SAMPLE = 1 << 24
+
+
+class Costs:
+    def __init__(self) -> None:
+        self._calls: dict[Any, tuple[int, int]] = {}
+        self._loops: dict[Any, float] = {}
+        self._traffic: dict[str, float] = {}
+
+    def traffic(self, device: torch.device) -> float:
+        """Nanoseconds a byte that a loop reads or writes."""
+        if device.type not in self._traffic:
+            with _real():
+                source = torch.zeros(_TRAFFIC_SAMPLE // 4, device=device)
+                target = torch.empty_like(source)
+                self._traffic[device.type] = _nanoseconds(lambda: target.copy_(source), device) / (2 * _TRAFFIC_SAMPLE)
+        return self._traffic[device.type]
+
+    def call(self, node: fx.Node) -> tuple[int, int]:
+        """Nanoseconds, and the bytes that the operator needs beside its arguments and results."""
+        key = _key_of(node)
+        if key not in self._calls:
+            self._calls[key] = self._time_call(node)
+        return self._calls[key]
+
+    def _time_call(self, node: fx.Node) -> tuple[int, int]:
+        device = _device_of(node)
+        try:
+            with _real():
+                arguments, named = _filled(node.args), _filled(node.kwargs)
+
+                def run() -> Any:
+                    return node.target(*arguments, **named)  # type: ignore[operator]
+
+                with PeakScope(device) as scope:
+                    result = run()
+                made = _bytes_in(result)
+                del result
+                return round(_nanoseconds(run, device)), max(0, scope.peak_above_start - made)
+        except Exception:  # not every operator runs on invented values; it moves its bytes at least
+            moved = sum(_bytes_in(each.meta.get("val")) for each in (node, *node.all_input_nodes))
+            return round(moved * self.traffic(device)), 0
+
+    def loop(self, node: fx.Node, elements: int) -> float:
+        """Nanoseconds of the arithmetic."""
+        value = node.meta["val"]
+        value = value if isinstance(value, torch.Tensor) else value[0]
+        key = (str(node.target), value.dtype, value.device.type)
+        if key not in self._loops:
+            self._loops[key] = self._time_loop(node, value)
+        return self._loops[key] * elements
+
+    def _time_loop(self, node: fx.Node, value: torch.Tensor) -> float:
+        if name_of(node) == "inductor_random":
+            def run() -> Any:
+                return torch.rand(_SAMPLE, device=value.device)
+        elif not isinstance(node.target, torch._ops.OpOverload) or torch.Tag.pointwise not in node.target.tags:
+            return 0.0  # it moves bytes, and computes nothing to speak of
+        else:
+            def run() -> Any:
+                return node.target(*arguments, **named)  # type: ignore[operator]
+        try:
+            with _real():
+                arguments, named = _filled(node.args, _SAMPLE), _filled(node.kwargs, _SAMPLE)
+                result = run()
+                moved = _bytes_in(result) + _bytes_in(arguments)
+                return max(0.0, _nanoseconds(run, value.device) - moved * self.traffic(value.device)) / _SAMPLE
+        except Exception:
+            return 0.0
+
+
+COSTS = Costs()
+
+
+class _real:
+    """Real tensors, no gradients, and generators that are as before."""
+
+    def __enter__(self) -> None:
+        self._parts: list[Any] = [unset_fake_temporarily(), torch.no_grad(), torch.random.fork_rng()]
+        for part in self._parts:
+            part.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        for part in reversed(self._parts):
+            part.__exit__(*error)
+
+
+def _nanoseconds(run: Any, device: torch.device) -> float:
+    best = float("inf")
+    for _ in range(_REPEATS):
+        begin = time.perf_counter()
+        run()
+        if device.type != "cpu":
+            torch.accelerator.synchronize()
+        best = min(best, time.perf_counter() - begin)
+        if best > _LONG:
+            break
+    return best * 1e9
+
+
+def _device_of(node: fx.Node) -> torch.device:
+    for each in (node, *node.all_input_nodes):
+        value = each.meta.get("val")
+        value = value[0] if isinstance(value, (list, tuple)) and value else value
+        if isinstance(value, torch.Tensor):
+            return value.device
+    return torch.device("cpu")
+
+
+def _key_of(node: fx.Node) -> Any:
+    def key(value: Any) -> Any:
+        value = value.meta.get("val") if isinstance(value, fx.Node) else value
+        if isinstance(value, torch.Tensor):
+            return tuple(value.shape), value.stride(), value.dtype, value.device.type
+        if isinstance(value, (list, tuple)):
+            return tuple(key(each) for each in value)
+        return str(value)
+
+    return str(node.target), key(node.args), tuple((name, key(value)) for name, value in node.kwargs.items())
+
+
+def _filled(value: Any, elements: int | None = None) -> Any:
+    """Tensors of the same form, or flat ones of that many elements."""
+    value = value.meta["val"] if isinstance(value, fx.Node) else value
+    if isinstance(value, torch.Tensor):
+        fill = 0.5 if value.dtype.is_floating_point or value.dtype.is_complex else 0
+        if elements is not None:
+            return torch.full([elements if value.numel() > 1 else 1], fill, dtype=value.dtype, device=value.device)
+        made = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+        return made.fill_(fill)
+    if isinstance(value, dict):
+        return {name: _filled(each, elements) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_filled(each, elements) for each in value)
+    return value
+
+
+def _bytes_in(value: Any) -> int:
+    if isinstance(value, torch.Tensor):
+        return value.numel() * value.dtype.itemsize
+    if isinstance(value, (list, tuple)):
+        return sum(_bytes_in(each) for each in value)
+    return 0
+
+
+def loops(kind: Kind) -> bool:
+    return kind in (Kind.LOOP, Kind.REDUCTION)

@@ -1,0 +1,154 @@
+"""The ways into torch.compile: every backend that is built on AOTAutograd calls one function of torch's to split a graph,
+and one to choose what forward hands to backward. While a budget is active, both are its own."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import torch
+from torch import fx
+from torch._functorch import config
+
+from .._reprise import Error, UsageError
+from ._joint import Joint
+from ._torch import common, partitioners
+
+
+class Graph(Protocol):
+    """One compiled graph, as the hooks speak to it."""
+
+    backend: str
+
+    def choose(self, joint: Joint, default: list[fx.Node]) -> list[int]: ...
+    def forward_begins(self) -> object: ...
+    def backward_ends(self) -> None: ...
+
+
+def _check_torch() -> None:
+    expected = {
+        (common, "aot_module_simplified"): {"mod", "args", "bw_compiler", "partition_fn"},
+        (partitioners, "choose_saved_values_set"): {"joint_graph", "node_info", "memory_budget"},
+        (partitioners, "classify_nodes"): {"joint_module", "num_fwd_outputs"},
+        (partitioners, "_extract_fwd_bwd_modules"): {"joint_module", "saved_values", "saved_sym_nodes", "num_fwd_outputs"},
+        (partitioners, "reordering_to_mimic_autograd_engine"): {"gm"},
+        (partitioners, "raise_getitems"): {"gm"},
+    }
+    for (module, name), parameters in expected.items():
+        found = getattr(module, name, None)
+        if found is None or not parameters <= set(inspect.signature(found).parameters):
+            raise Error(f"reprise.compile: torch {torch.__version__} has no {module.__name__}.{name} of the form that torch "
+                        "2.13 has, which a budget for compiled graphs needs; use reprise.MemoryBudget without torch.compile, "
+                        "or torch 2.13")
+
+
+@contextlib.contextmanager
+def planning(begin_graph: Callable[[str], Graph]) -> Iterator[None]:
+    """Graphs that are compiled inside are planned by what `begin_graph` gives for the backend's name."""
+    _check_torch()
+    original = common.aot_module_simplified
+
+    @functools.wraps(original)
+    def with_plan(module: Any, arguments: Any, *rest: Any, **named: Any) -> Any:
+        return _compile(original, begin_graph, module, arguments, rest, named)
+
+    common.aot_module_simplified = with_plan
+    try:
+        # A plan depends on bytes that torch's cache of compiled graphs does not know.
+        with config.patch(enable_autograd_cache=False):
+            yield
+    finally:
+        common.aot_module_simplified = original
+
+
+def _compile(original: Callable[..., Any], begin_graph: Callable[[str], Graph], module: Any, arguments: Any,
+             rest: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    given = inspect.signature(original).bind(module, arguments, *rest, **named)
+    given.apply_defaults()
+    options = given.arguments
+    partition = options["partition_fn"]
+    graph = begin_graph(_backend_of(partition))
+    is_planned: list[bool] = []
+
+    def split(joint: fx.GraphModule, inputs: Any, **known: Any) -> Any:
+        with _choosing(graph, is_planned):
+            return partition(joint, inputs, **known)
+
+    backward = options["bw_compiler"] or options["fw_compiler"]
+
+    def compile_backward(half: Any, inputs: Any) -> Any:
+        compiled = backward(half, inputs)
+        if not getattr(compiled, "_boxed_call", False):
+            raise UsageError(f"reprise.compile: the backend's backward is a {type(compiled).__name__} that keeps its arguments "
+                             "alive, so that nothing can be freed in it; use the backend inductor or aot_eager")
+
+        def run(values: Any) -> Any:
+            try:
+                return compiled(values)
+            finally:
+                graph.backward_ends()
+
+        run._boxed_call = True  # type: ignore[attr-defined]
+        return run
+
+    options["partition_fn"], options["bw_compiler"] = split, compile_backward
+    compiled = original(*given.args, **given.kwargs)
+    if not is_planned:
+        return compiled
+
+    @functools.wraps(compiled)
+    def run(*values: Any) -> Any:
+        token = graph.forward_begins()
+        results = compiled(*values)
+        for each in results if isinstance(results, (list, tuple)) else (results,):
+            if isinstance(each, torch.Tensor) and each.grad_fn is not None:
+                _metadata_of(each.grad_fn)["reprise"] = token  # it lives as long as a backward can come
+        return results
+
+    return run
+
+
+def _metadata_of(node: Any) -> dict[str, object]:
+    found: dict[str, object] = node.metadata
+    return found
+
+
+def _backend_of(partition: Callable[..., Any]) -> str:
+    """"inductor", or "eager" for backends that run operators as they are. Raises UsageError for other ways to split."""
+    if partition is partitioners.min_cut_rematerialization_partition:
+        return "eager"
+    if partition.__module__ == "torch._inductor.compile_fx":
+        return "inductor"
+    raise UsageError(f"reprise.compile: the backend splits graphs by {partition.__module__}.{partition.__qualname__}, which "
+                     "chooses by itself what forward keeps; use the backend inductor or aot_eager")
+
+
+@contextlib.contextmanager
+def _choosing(graph: Graph, is_planned: list[bool]) -> Iterator[None]:
+    choose, classify = partitioners.choose_saved_values_set, partitioners.classify_nodes
+    known: dict[str, Any] = {}
+
+    @functools.wraps(classify)
+    def classify_and_note(joint_module: Any, *rest: Any, **named: Any) -> Any:
+        given = inspect.signature(classify).bind(joint_module, *rest, **named)
+        known.update(module=joint_module, outputs=given.arguments["num_fwd_outputs"])
+        return classify(*given.args, **given.kwargs)
+
+    @functools.wraps(choose)
+    def choose_by_plan(joint_graph: fx.Graph, node_info: Any, memory_budget: float = 1) -> list[fx.Node]:
+        if memory_budget != 1:
+            raise UsageError(f"reprise.compile: torch's activation_memory_budget is {memory_budget}, in its configuration or as "
+                             "a region_activation_memory_budget, and a graph can have one budget; take one of them away")
+        joint = Joint(known["module"], node_info, known["outputs"], fuses=graph.backend == "inductor")
+        saved = graph.choose(joint, choose(joint_graph, node_info, memory_budget))
+        is_planned.append(True)
+        return [*node_info.inputs, *(joint.nodes[at] for at in saved)]
+
+    partitioners.choose_saved_values_set, partitioners.classify_nodes = choose_by_plan, classify_and_note
+    try:
+        yield
+    finally:
+        partitioners.choose_saved_values_set, partitioners.classify_nodes = choose, classify

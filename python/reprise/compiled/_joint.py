@@ -1,0 +1,177 @@
+"""A joint graph of forward and backward, as the partitioner gets it, with what a plan must know of each node."""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import fx
+
+from .._reprise import UsageError
+from ._kinds import Kind, is_repeatable, kind_of
+from ._torch import partitioners
+
+
+def bytes_of(value: Any) -> int:
+    """Of one tensor, as an allocator gives them out."""
+    if not isinstance(value, torch.Tensor):
+        return 0
+    return -(-value.numel() * value.dtype.itemsize // 64) * 64
+
+
+@dataclasses.dataclass(frozen=True)
+class Others:
+    """Bytes of a step's later graphs: what they need between a graph's forward and its backward, and the gradients that are
+    there while its backward runs."""
+
+    between: int = 0
+    gradients: int = 0
+
+
+class Joint:
+    """Nodes are known by their place in the graph."""
+
+    def __init__(self, module: fx.GraphModule, info: Any, outputs_of_forward: int, *, fuses: bool) -> None:
+        """`fuses`: whether the backend merges loops."""
+        self.module, self.info, self.outputs_of_forward, self.fuses = module, info, outputs_of_forward, fuses
+        self.nodes = [node for node in module.graph.nodes if node.op != "output"]
+        self.place = {node: at for at, node in enumerate(self.nodes)}
+        for node in self.nodes:
+            if node.op == "get_attr" and isinstance(getattr(module, str(node.target), None), fx.GraphModule):
+                owner = next(iter(node.users), node)
+                raise UsageError(f"reprise.compile: the operator '{owner.name}' runs a graph of its own, whose memory a plan does "
+                                 "not know; compile the model without it, or leave memory_budget out")
+            if isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat, torch.SymBool)):
+                raise UsageError(f"reprise.compile: the size '{node.name}' of the graph is not known before it runs, and a plan "
+                                 "is for fixed sizes; compile with dynamic=False")
+        self.kinds = [kind_of(node) for node in self.nodes]
+        self.inputs = [[self.place[each] for each in node.all_input_nodes] for node in self.nodes]
+        self.users = [[self.place[each] for each in node.users if each.op != "output"] for node in self.nodes]
+        self.bytes = [bytes_of(node.meta.get("val")) for node in self.nodes]
+        forward, backward, _, _ = partitioners._extract_fwd_bwd_outputs(module, num_fwd_outputs=outputs_of_forward)
+        self.forward_outputs = [self.place[each] for each in forward if isinstance(each, fx.Node)]
+        self.backward_outputs = [self.place[each] for each in backward if isinstance(each, fx.Node)]
+        self.is_tangent = [bool(partitioners._is_tangent(node)) for node in self.nodes]
+        self.after_tangents = [node in info.tangents_closure for node in self.nodes]
+        # Forward can run whatever needs no gradient; what only backward reads, it runs where that is handed over.
+        self.in_forward = [not each for each in self.after_tangents]
+        self.roots = [self._root(at) for at in range(len(self.nodes))]
+        self._mark()
+        self.backward_order = self._order_of_backward()
+
+    def _root(self, at: int) -> int:
+        """Whose memory the node's result is in."""
+        while self.inputs[at] and (self.kinds[at] is Kind.VIEW or
+                                   self.kinds[at] is Kind.ITEM and self.kinds[self.inputs[at][0]] is Kind.VIEW):
+            at = self.inputs[at][0]
+        return at
+
+    def _mark(self) -> None:
+        """What must be kept, what must be made again, and what forward alone can make."""
+        policy = partitioners.CheckpointPolicy
+        written = {self._root(self.inputs[at][0]) for at, node in enumerate(self.nodes) if self._writes(node)}
+        self.must_keep: set[int] = set()
+        self.must_repeat: set[int] = set()
+        self.once: set[int] = set()
+        for at, node in enumerate(self.nodes):
+            asked = node.meta.get("recompute")
+            if asked is policy.MUST_SAVE:
+                self.must_keep.add(at)
+            elif asked in (policy.MUST_RECOMPUTE, policy.PREFER_RECOMPUTE):
+                self.must_repeat.add(at)
+            # An input that the step writes is another one when backward runs.
+            reads_written = any(self._root(each) in written for each in self.inputs[at])
+            if node.op != "call_function" or self.kinds[at] is Kind.VIEW:
+                continue
+            if not is_repeatable(node) or reads_written or self.fuses and self._is_sum(at):
+                self.once.add(at)
+        self.written = written
+
+    def _is_sum(self, at: int) -> bool:
+        """Whether the node's bits may be others in another loop: sums are added up in another order, and what is made of
+        sums alone is computed by scalar functions in one loop and by vectors in another."""
+        if self.kinds[at] is Kind.REDUCTION:
+            return True
+        if self.kinds[at] is not Kind.LOOP:
+            return False
+        tensors = [self.roots[each] for each in self.inputs[at]]
+        return bool(tensors) and all(self.is_once(each) and self.nodes[each].op == "call_function" for each in tensors) and \
+            self.bytes[at] <= max(self.bytes[each] for each in tensors)
+
+    def _writes(self, node: fx.Node) -> bool:
+        target = node.target
+        return isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable and bool(node.all_input_nodes)
+
+    def is_once(self, at: int) -> bool:
+        """Whether the value cannot be made again: one of several results as little as its operator."""
+        if at in self.must_repeat:
+            return False
+        while self.kinds[at] is Kind.ITEM:
+            at = self.inputs[at][0]
+        return at in self.once
+
+    def _order_of_backward(self) -> list[int]:
+        """What backward runs whatever is handed over, in its order: regions that must run again do so just before the first
+        use."""
+        needed = self.closure(self.backward_outputs, lambda at: False)
+        order: list[int] = []
+        seen: set[int] = set()
+
+        def add(at: int) -> None:
+            stack = [(at, False)]
+            while stack:
+                each, is_ready = stack.pop()
+                if is_ready:
+                    order.append(each)
+                    continue
+                if each in seen or not self.runs_in_backward(each):
+                    continue
+                seen.add(each)
+                stack.append((each, True))
+                stack += [(input, False) for input in reversed(self.inputs[each])]
+
+        for at in sorted(needed):
+            if self.after_tangents[at]:
+                add(at)
+        for at in self.backward_outputs:
+            add(at)
+        return order
+
+    def runs_in_backward(self, at: int) -> bool:
+        """Whatever is handed over."""
+        return self.nodes[at].op == "call_function" and (not self.in_forward[at] or at in self.must_repeat)
+
+    def closure(self, begin: Iterable[int], stops: Any) -> set[int]:
+        seen: set[int] = set()
+        open_nodes = list(begin)
+        while open_nodes:
+            at = open_nodes.pop()
+            if at in seen:
+                continue
+            seen.add(at)
+            if not stops(at):
+                open_nodes += self.inputs[at]
+        return seen
+
+    def saved_for(self, kept: set[int]) -> list[int]:
+        """The nodes that forward hands to backward where `kept` are, in order: these, as far as they are read, and
+        whatever backward cannot make again."""
+        saved: set[int] = set()
+
+        def stops(at: int) -> bool:
+            if not self.in_forward[at] or self.nodes[at].op != "call_function" or at in self.must_repeat:
+                return False
+            is_several = not isinstance(self.nodes[at].meta.get("val"), torch.Tensor)
+            if not is_several and (at in kept or at in self.must_keep or self.is_once(at)):
+                saved.add(at)
+                return True
+            return False
+
+        self.closure([*self.backward_order, *(at for at in self.backward_outputs if self.in_forward[at])], stops)
+        return sorted(saved)
+
+    def is_operator(self, at: int) -> bool:
+        return self.nodes[at].op == "call_function" and self.nodes[at].target is not operator.getitem

@@ -1,0 +1,89 @@
+"""What an operator of a joint graph is to a plan: whether its result has memory of its own, whether a compiler merges it
+into its neighbours' loops, and whether it may run twice."""
+
+from __future__ import annotations
+
+import enum
+import operator
+from typing import Any
+
+import torch
+from torch import fx
+
+
+class Kind(enum.Enum):
+    INPUT = "an input of the step, a constant or a size"
+    VIEW = "a view of its first argument"
+    ITEM = "one result of an operator with several"
+    LOOP = "computed element by element: compilers merge it with others"
+    REDUCTION = "a sum or the like, whose loop a compiler may merge with those before it"
+    CALL = "runs by itself"
+
+
+_REDUCTIONS = frozenset(
+    "sum mean amax amin var_mean var std any all argmax argmin prod max min _softmax _log_softmax logsumexp "
+    "prepare_softmax_online native_layer_norm native_group_norm".split())
+# Element by element, though not tagged so.
+_LOOPS = frozenset(
+    "clone full full_like ones_like zeros_like new_zeros new_ones zeros ones scalar_tensor empty empty_like iota arange "
+    "embedding convert_element_type _to_copy where gather index index_select _unsafe_index _unsafe_masked_index cat "
+    "constant_pad_nd repeat copy select_scatter slice_scatter inductor_random inductor_lookup_seed fma triu tril".split())
+_VIEWS = frozenset("reshape _unsafe_view view_of broadcast_in_dim detach alias lift_fresh".split())
+_SEEDS = frozenset(("inductor_seed", "inductor_seeds"))
+
+
+def name_of(node: fx.Node) -> str:
+    """"mm" for aten.mm.default."""
+    if isinstance(node.target, torch._ops.OpOverload):
+        return node.target._schema.name.split("::")[1]
+    return getattr(node.target, "__name__", str(node.target))
+
+
+def kind_of(node: fx.Node) -> Kind:
+    if node.op != "call_function" or not is_tensors(node.meta.get("val")):
+        return Kind.INPUT if node.op in ("placeholder", "get_attr") else Kind.CALL
+    if node.target is operator.getitem:
+        return Kind.ITEM
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload) or target.namespace not in ("aten", "prims"):
+        return Kind.CALL
+    name = name_of(node)
+    if target.is_view or name in _VIEWS:
+        return Kind.VIEW
+    if target._schema.is_mutable:
+        return Kind.CALL
+    if name in _REDUCTIONS:
+        return Kind.REDUCTION
+    if torch.Tag.pointwise in target.tags or name in _LOOPS:
+        return Kind.LOOP
+    return Kind.CALL
+
+
+def is_tensors(value: Any) -> bool:
+    """A tensor, or several."""
+    return isinstance(value, torch.Tensor) or isinstance(value, (list, tuple)) and any(is_tensors(each) for each in value)
+
+
+def is_random(node: fx.Node) -> bool:
+    """Whether a second run may give something else. A seed is drawn; what is made from a seed is not."""
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload):
+        return False
+    if name_of(node) in _SEEDS:
+        return True
+    if torch.Tag.nondeterministic_seeded not in target.tags:
+        return False
+    # Attention is tagged for its dropout, and draws nothing without.
+    for at, argument in enumerate(target._schema.arguments):
+        if argument.name == "dropout_p":
+            return bool((node.args[at] if at < len(node.args) else node.kwargs.get("dropout_p", 0.0)) != 0.0)
+    return True
+
+
+def is_repeatable(node: fx.Node) -> bool:
+    """Whether the operator is a function of its arguments alone, as far as can be known: those of other libraries,
+    operators with operators inside, and whatever writes or draws are not."""
+    target = node.target
+    if target is operator.getitem or not isinstance(target, torch._ops.OpOverload):
+        return target is operator.getitem
+    return target.namespace in ("aten", "prims") and not target._schema.is_mutable and not is_random(node)

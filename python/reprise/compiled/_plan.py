@@ -1,0 +1,144 @@
+"""The plan for one graph: what forward hands to backward, so that both stay within some bytes."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from typing import Any
+
+from .._reprise import _SplitPlan
+from ._joint import Joint, Others
+from ._schedule import Halves
+from ._step import Step
+
+# Plans that are compared with the backend's schedule; each corrects the next by what the schedule showed.
+_TRIES = 4
+_MOST_SECONDS = 2.0
+_SECONDS_FOR_LEAST = 4.0
+# A search takes so long for each operator of the step: a small step is soon searched through.
+_SECONDS_AN_OPERATOR = 0.0015
+# Nearer to the budget than that, a further try gains nothing to speak of.
+_CLOSE = 0.985
+
+
+@dataclasses.dataclass(frozen=True)
+class Chosen:
+    """Bytes are above those live before the step."""
+
+    saved: list[int]
+    halves: Halves
+    default: Halves
+    recompute_seconds: float
+    planning_seconds: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Need:
+    """Bytes of a graph under its smallest plan and under the compiler's own: in its peak, and between its halves."""
+
+    least_peak: int
+    least_between: int
+    default_peak: int
+    default_between: int
+    gradients: int
+
+    def peak(self, share: float) -> float:
+        return self.least_peak + share * max(0, self.default_peak - self.least_peak)
+
+    def between(self, share: float) -> float:
+        return self.least_between + share * max(0, self.default_between - self.least_between)
+
+
+class NoPlan(Exception):
+    """No plan takes so few bytes. `least` is what the smallest one that was found takes."""
+
+    def __init__(self, least: int) -> None:
+        self.least = least
+
+
+class GraphPlanner:
+    """Plans one graph, for any number of budgets."""
+
+    def __init__(self, joint: Joint, default: list[Any]) -> None:
+        self.joint = joint
+        begin = time.perf_counter()
+        self.default_saved = joint.saved_for({joint.place[node] for node in default if node in joint.place})
+        self.default = Halves(joint, self.default_saved)
+        self._step: Step | None = None
+        self._smallest: tuple[Halves, list[int], _SplitPlan] | None = None
+        self._others = Others()
+        self._seconds_before = time.perf_counter() - begin
+
+    @property
+    def step(self) -> Step:
+        if self._step is None:
+            self._step = Step(self.joint, self._others)
+        return self._step
+
+    def choose(self, room: int, others: Others = Others()) -> Chosen:
+        """The plan for at most `room` bytes above those live before the graph runs, the others' included. Raises NoPlan where
+        there is none."""
+        begin = time.perf_counter()
+        if others != self._others:
+            self._step, self._smallest, self._others = None, None, others
+            self.default.others = others
+        if self.default.peak <= room:
+            return self._chosen(self.default_saved, self.default, 0, begin)
+        best: Chosen | None = None
+        least: int | None = None
+        previous: list[bool] = []
+        error = 0  # of the planner's model, as the schedule showed it
+        for _ in range(_TRIES):
+            plan = self.step.step.plan(max(room - error, 0), seconds=self._seconds())
+            if not plan.fits:
+                if error == 0:
+                    error = self._error_at_least()
+                    continue
+                break
+            if plan.handed_over == previous:
+                break
+            previous = plan.handed_over
+            halves, saved = self._realized(plan)
+            least = min(halves.peak, least or halves.peak)
+            if halves.peak <= room and (best is None or plan.recompute_nanoseconds < 1e9 * best.recompute_seconds):
+                best = self._chosen(saved, halves, plan.recompute_nanoseconds, begin)
+            if _CLOSE * room <= halves.peak <= room:
+                break
+            error = halves.peak - plan.peak
+        if best is not None:
+            return best
+        halves, saved, plan = self.smallest()
+        if halves.peak > room:
+            raise NoPlan(min(halves.peak, least or halves.peak))
+        return self._chosen(saved, halves, plan.recompute_nanoseconds, begin)
+
+    def smallest(self) -> tuple[Halves, list[int], _SplitPlan]:
+        if self._smallest is None:
+            plan = self.step.step.smallest(seconds=_SECONDS_FOR_LEAST)
+            self._smallest = (*self._realized(plan), plan)
+        return self._smallest
+
+    def _seconds(self) -> float:
+        return min(_MOST_SECONDS, _SECONDS_AN_OPERATOR * len(self.step.operators))
+
+    def need(self) -> Need:
+        """Without what other graphs need."""
+        smallest, _, _ = self.smallest()
+        return Need(max(smallest.forward, smallest.backward), smallest.between,
+                    max(self.default.forward, self.default.backward), self.default.between, self.default.gradients)
+
+    def largest_at_peak(self) -> list[tuple[str, int]]:
+        """The names and bytes of what the operator reads and makes during which the smallest plan takes most."""
+        _, _, plan = self.smallest()
+        return self.step.values_of(plan.peak_operator)
+
+    def _error_at_least(self) -> int:
+        halves, _, plan = self.smallest()
+        return halves.peak - plan.peak
+
+    def _realized(self, plan: _SplitPlan) -> tuple[Halves, list[int]]:
+        saved = self.joint.saved_for(self.step.kept_in(plan))
+        return Halves(self.joint, saved, self._others), saved
+
+    def _chosen(self, saved: list[int], halves: Halves, nanoseconds: int, begin: float) -> Chosen:
+        return Chosen(saved, halves, self.default, nanoseconds / 1e9, time.perf_counter() - begin + self._seconds_before)

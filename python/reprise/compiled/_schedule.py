@@ -1,0 +1,175 @@
+"""The bytes that a half of a joint graph will take, from the order in which its backend will run it.
+
+Inductor is asked for its schedule, after it has merged loops and put them in order, and stopped before it generates code. A
+buffer that lives within one merged loop gets no memory, and a loop that is the last to read a buffer may write into it.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from torch import fx
+
+from ._costs import COSTS
+from ._joint import Joint, Others, bytes_of
+from ._kinds import Kind, kind_of
+from ._torch import partitioners
+
+
+class Halves:
+    """Bytes above those live before the graph runs: while forward runs, while others do, and while backward does."""
+
+    def __init__(self, joint: Joint, saved: list[int], others: Others = Others()) -> None:
+        forward, backward = _split(joint, saved)
+        outputs = {joint.roots[at] for at in joint.forward_outputs} - {joint.roots[at] for at in saved}
+        held = sum(bytes_of(joint.nodes[at].meta.get("val")) for at in outputs)
+        tangents = sum(each for at, each in enumerate(joint.bytes) if joint.is_tangent[at])
+        self.saved = sum(joint.bytes[at] for at in {joint.roots[at] for at in saved})
+        handed = {joint.nodes[at].name: joint.roots[at] for at in saved}
+        sizes = {root: joint.bytes[root] for root in handed.values()}
+        peak_of = _scheduled_peak if joint.fuses else _eager_peak
+        self.others = others
+        self.gradients = sum(joint.bytes[at] for at in {joint.roots[at] for at in joint.backward_outputs})
+        self.between = self.saved + held
+        self.forward = peak_of(forward, {}, {})
+        self.backward = peak_of(backward, handed, sizes) + held + tangents
+
+    @property
+    def peak(self) -> int:
+        return max(self.forward, self.between + self.others.between, self.backward + self.others.gradients)
+
+
+def _split(joint: Joint, saved: list[int]) -> tuple[fx.GraphModule, fx.GraphModule]:
+    """As torch will split the graph when it is handed `saved`."""
+    values = [*joint.info.inputs, *(joint.nodes[at] for at in saved)]
+    forward, backward = partitioners._extract_fwd_bwd_modules(
+        joint.module, values, saved_sym_nodes=[], num_fwd_outputs=joint.outputs_of_forward,
+        static_lifetime_input_nodes=joint.info.static_lifetime_input_nodes)
+    backward = partitioners.reordering_to_mimic_autograd_engine(backward)
+    return partitioners.raise_getitems(forward), partitioners.raise_getitems(backward)
+
+
+def _eager_peak(module: fx.GraphModule, handed: dict[str, int], sizes: dict[int, int]) -> int:
+    """Operators one after another; a result is freed after the last operator that reads it or a view of it. `handed`: what
+    forward hands over, by the name of the input, and on which memory, whose bytes are in `sizes`."""
+    nodes = list(module.graph.nodes)
+    kinds = {node: kind_of(node) for node in nodes}
+    root: dict[fx.Node, fx.Node] = {}
+    last: dict[fx.Node, int] = {}
+    first_on: dict[int, fx.Node] = {}
+    for at, node in enumerate(nodes):
+        kind = kinds[node]
+        is_view = kind is Kind.VIEW or kind is Kind.ITEM and kinds[node.all_input_nodes[0]] is Kind.VIEW
+        root[node] = root[node.all_input_nodes[0]] if is_view and node.all_input_nodes else node
+        if node.op == "placeholder" and node.name in handed:
+            root[node] = first_on.setdefault(handed[node.name], node)
+        for each in (node, *node.all_input_nodes):
+            last[root[each]] = at
+    freed: dict[int, list[fx.Node]] = {}
+    for node, at in last.items():
+        freed.setdefault(at, []).append(node)
+    live = peak = 0
+    size: dict[fx.Node, int] = {}
+    for at, node in enumerate(nodes):
+        if node.op == "placeholder":
+            size[node] = sizes.get(handed.get(node.name, -1), 0) if root[node] is node else 0
+        elif node.op == "call_function" and root[node] is node:
+            size[node] = bytes_of(node.meta.get("val"))
+            several = [user for user in node.users if kinds[user] is Kind.ITEM] if not size[node] else []
+            workspace = COSTS.call(node)[1] if kinds[node] is not Kind.ITEM else 0
+            peak = max(peak, live + size[node] + workspace + sum(bytes_of(each.meta.get("val")) for each in several))
+        live += size.get(node, 0)
+        peak = max(peak, live)
+        if node.op != "placeholder":
+            live -= sum(size.get(each, 0) for each in freed.get(at, ()))
+    return peak
+
+
+class _Scheduled(BaseException):
+    """Ends inductor's compilation; no `except Exception` on the way may stop it."""
+
+
+def _scheduled_peak(module: fx.GraphModule, handed: dict[str, int], sizes: dict[int, int]) -> int:
+    from torch._inductor import config
+    from torch._inductor import memory as inductor_memory
+    from torch._inductor.compile_fx import compile_fx_inner
+
+    module = copy.deepcopy(module)
+    workspaces = {node.name: COSTS.call(node)[1] for node in module.graph.nodes
+                  if node.op == "call_function" and kind_of(node) is Kind.CALL}
+    found: list[int] = []
+    memory: Any = inductor_memory
+    ordered = memory.reorder_for_peak_memory
+
+    def look(nodes: list[Any], *rest: Any) -> Any:
+        result = ordered(nodes, *rest)
+        found.append(_peak_of_schedule(result, rest, workspaces))
+        raise _Scheduled
+
+    memory.reorder_for_peak_memory = look
+    try:
+        inputs = [node.meta["val"] for node in module.graph.find_nodes(op="placeholder")]
+        with config.patch(fx_graph_cache=False, fx_graph_remote_cache=False):
+            compile_fx_inner(module, inputs, static_input_idxs=(), is_backward=bool(handed))
+    except _Scheduled:
+        pass
+    finally:
+        memory.reorder_for_peak_memory = ordered
+    # Nothing to put in order: what goes in, and what comes out.
+    return found[0] if found else _eager_peak(module, handed, sizes)
+
+
+def _peak_of_schedule(nodes: list[Any], rest: tuple[Any, ...], workspaces: dict[str, int]) -> int:
+    from torch._inductor import memory
+
+    _, inputs = memory.prepare_planning_info(nodes, *rest)
+    outputs = rest[3]
+    buffers, _, _ = memory.compute_memory_timeline(nodes, inputs, outputs)
+    count = len(nodes)
+    made: list[list[int]] = [[] for _ in range(count + 1)]
+    freed: list[list[int]] = [[] for _ in range(count + 1)]
+    replaced: list[list[int]] = [[] for _ in range(count + 1)]
+    live = 0
+    for each in buffers:
+        end = each.end_step if each.end_step >= 0 else count
+        if isinstance(each.buffer, memory.FreeableInputBuffer):
+            live += _rounded(each.size_alloc)
+            freed[end].append(_rounded(each.size_free))
+            continue
+        first = nodes[each.start_step]
+        if not first.is_extern() and end == each.start_step and each.buffer.get_name() not in outputs:
+            continue
+        made[each.start_step].append(_rounded(each.size_alloc))
+        freed[end].append(_rounded(each.size_free))
+        if end < count and not nodes[end].is_extern() and _is_written_over(each.buffer, nodes[end]):
+            replaced[end].append(_rounded(each.size_free))
+    peak = live
+    for at in range(count):
+        in_place, free_ones = 0, list(replaced[at])
+        for size in made[at] if not nodes[at].is_extern() else ():
+            if size in free_ones:
+                free_ones.remove(size)
+                in_place += size
+        live += sum(made[at]) - in_place
+        peak = max(peak, live + _workspace(nodes[at], workspaces))
+        live += in_place - sum(freed[at])
+    return peak
+
+
+def _rounded(count: int) -> int:
+    return -(-count // 64) * 64
+
+
+def _is_written_over(buffer: Any, node: Any) -> bool:
+    inside = {id(each) for each in node.get_nodes()}
+    users = [user for user in buffer.users if id(user.node) in inside]
+    return len(users) == 1 and bool(users[0].can_inplace)
+
+
+def _workspace(node: Any, workspaces: dict[str, int]) -> int:
+    if not node.is_extern() or node.node is None:
+        return 0
+    return max((workspaces.get(each.name, 0) for each in node.node.origins), default=0)
+
+

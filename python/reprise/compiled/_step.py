@@ -1,0 +1,202 @@
+"""From a joint graph to a step of the planner's.
+
+The planner counts memory, so that its values are the results that have memory of their own. Under a compiler that merges
+loops most element-wise results never get any: an operator of the step is then everything that is computed from memory to
+memory, and its chain is computed again with it. That also makes the step ten times shorter than the graph.
+"""
+
+from __future__ import annotations
+
+from .._reprise import _SplitPlan, _SplitStep
+from ._costs import COSTS, loops
+from ._joint import Joint, Others
+from ._kinds import Kind, name_of
+
+# A compiler keeps a result in memory rather than compute a longer chain at each reader.
+_LONGEST_CHAIN = 30
+
+
+class Step:
+    def __init__(self, joint: Joint, others: Others = Others()) -> None:
+        self.joint, self._others = joint, others
+        count = len(joint.nodes)
+        self._held = [False] * count
+        self._sources: list[tuple[int, ...]] = [()] * count
+        self._chain: list[frozenset[int]] = [frozenset()] * count
+        self._find_held()
+        self._lay_out()
+
+    # -- What has memory
+
+    def _find_held(self) -> None:
+        joint = self.joint
+        outputs = {joint.roots[at] for at in (*joint.forward_outputs, *joint.backward_outputs)}
+        self._is_read_by_call = self._read_by_calls()
+        for at, kind in enumerate(joint.kinds):
+            if kind is Kind.INPUT:
+                continue
+            if kind is Kind.VIEW or joint.roots[at] != at:
+                self._sources[at], self._chain[at] = self._through(joint.roots[at])
+                continue
+            if kind is Kind.ITEM:
+                self._held[at] = True
+                continue
+            sources: dict[int, None] = {}
+            chain: set[int] = set()
+            for each in joint.inputs[at]:
+                more, longer = self._through(joint.roots[each])
+                sources.update(dict.fromkeys(more))
+                chain |= longer
+            self._sources[at], self._chain[at] = tuple(sources), frozenset(chain)
+            self._held[at] = kind is not Kind.LOOP or not joint.fuses or self._gets_memory(at, outputs)
+
+    def _through(self, root: int) -> tuple[tuple[int, ...], frozenset[int]]:
+        """What is read from memory for it, and what is computed on the way."""
+        if self._held[root]:
+            return (root,), frozenset()
+        return self._sources[root], self._chain[root] | {root} if self.joint.kinds[root] is Kind.LOOP else frozenset()
+
+    def _read_by_calls(self) -> list[bool]:
+        joint = self.joint
+        result = [False] * len(joint.nodes)
+        for at in reversed(range(len(joint.nodes))):
+            for user in joint.users[at]:
+                if joint.kinds[user] is Kind.CALL or name_of(joint.nodes[user]) == "cat" or \
+                        joint.kinds[user] in (Kind.VIEW, Kind.ITEM) and result[user]:
+                    result[at] = True
+        return result
+
+    def _gets_memory(self, at: int, outputs: set[int]) -> bool:
+        joint = self.joint
+        if at in outputs or self._is_read_by_call[at] or at in joint.must_keep or joint.is_once(at):
+            return True
+        if len(self._chain[at]) >= _LONGEST_CHAIN or name_of(joint.nodes[at]) == "cat":
+            return True
+        if joint.in_forward[at]:
+            return sum(2 * joint.bytes[each] >= joint.bytes[at] for each in self._sources[at]) > 1
+        return len(joint.users[at]) > 1 and bool(self._sources[at])
+
+    # -- Operators in order
+
+    def _lay_out(self) -> None:
+        joint = self.joint
+        self.step = _SplitStep()
+        self._number: dict[int, int] = {}
+        self._made_by: dict[int, tuple[int, ...]] = {}
+        order = [(at, False) for at in range(len(joint.nodes)) if joint.in_forward[at]]
+        self.half = 0
+        operators: list[tuple[int, bool]] = []
+        for at, is_backward in [*order, *((at, True) for at in joint.backward_order)]:
+            if joint.is_operator(at) and joint.kinds[at] is not Kind.VIEW and (self._held[at] or self._items(at)):
+                operators.append((at, is_backward))
+                self.half += not is_backward
+        self.operators = operators
+        beside = self._bytes_beside(operators)
+        numbers: dict[tuple[int, bool], int] = {}
+        for slot, (at, is_backward) in enumerate(operators):
+            if slot == self.half:
+                self._begin_backward(beside[slot])
+            reads = []
+            for source in self._sources[at]:
+                own = numbers.get((source, is_backward and joint.runs_in_backward(source)))
+                if own is not None:
+                    reads.append(own)
+            makes = []
+            nanoseconds, workspace = self._cost(at)
+            for made in self._items(at) or (at,):
+                if not is_backward and self._is_fixed(made):
+                    continue
+                numbers[made, is_backward] = number = self.step.add_value(joint.bytes[made])
+                makes.append(number)
+                if not is_backward:
+                    self._number[made] = number
+            self.step.add_operator(nanoseconds, reads, makes, beside[slot] + workspace)
+        if self.half == len(operators):
+            self._begin_backward(0)
+        for at in {joint.roots[at] for at in joint.backward_outputs}:
+            if (at, True) in numbers:
+                self.step.keep(numbers[at, True])
+
+    def _begin_backward(self, beside: int) -> None:
+        self.step.begin_backward()
+        if self._others.between:
+            self.step.add_operator(0, [], [], self._others.between + beside)
+
+    def values_of(self, operator: int) -> list[tuple[str, int]]:
+        """Names and bytes of the largest that it reads or makes."""
+        if self._others.between and operator >= self.half:
+            operator -= 1
+        at, _ = self.operators[max(0, min(operator, len(self.operators) - 1))]
+        values = {*self._sources[at], *(self._items(at) or (at,))}
+        largest = sorted(values, key=lambda each: -self.joint.bytes[each])[:3]
+        return [(self.joint.nodes[each].name, self.joint.bytes[each]) for each in largest]
+
+    def _items(self, at: int) -> tuple[int, ...]:
+        """The results of an operator that has several."""
+        joint = self.joint
+        return tuple(user for user in joint.users[at] if joint.kinds[user] is Kind.ITEM and joint.roots[user] == user)
+
+    def _is_fixed(self, at: int) -> bool:
+        """No plan can drop it: the caller has it, or it cannot be made again."""
+        return at in self._outputs or at in self.joint.must_keep or self.joint.is_once(at)
+
+    def _bytes_beside(self, operators: list[tuple[int, bool]]) -> list[int]:
+        joint = self.joint
+        self._outputs = {joint.roots[at] for at in joint.forward_outputs}
+        changes = [0] * (len(operators) + 1)
+
+        def hold(count: int, first: int, last: int) -> None:
+            changes[first] += count
+            changes[last + 1] -= count
+
+        end = len(operators) - 1
+        last_read = self._last_reads(operators)
+        for slot, (at, is_backward) in enumerate(operators):
+            for made in () if is_backward else self._items(at) or (at,):
+                if self._is_fixed(made):
+                    hold(joint.bytes[made], slot, end if made in self._outputs else max(last_read[made], slot))
+        # Autograd holds the gradients that come in until backward has ended.
+        tangents = sum(each for at, each in enumerate(joint.bytes) if joint.is_tangent[at])
+        if self.half < len(operators):
+            hold(tangents + self._others.gradients, self.half, end)
+        result, live = [], 0
+        for change in changes[:-1]:
+            live += change
+            result.append(live)
+        return result
+
+    def _last_reads(self, operators: list[tuple[int, bool]]) -> list[int]:
+        """The last operator that reads each node's result, or, in backward, something that is made again from it."""
+        joint = self.joint
+        last = [-1] * len(joint.nodes)
+        for slot, (at, _) in enumerate(operators):
+            last[at] = max(last[at], slot)
+        in_backward = {at for at, is_backward in operators if is_backward}
+        for at in reversed(range(len(joint.nodes))):
+            for user in joint.users[at]:
+                if joint.kinds[user] is Kind.CALL and user not in in_backward and joint.is_once(user):
+                    continue
+                last[at] = max(last[at], last[user])
+        return last
+
+    def _cost(self, at: int) -> tuple[int, int]:
+        joint = self.joint
+        node = joint.nodes[at]
+        if not joint.fuses or not loops(joint.kinds[at]):
+            return COSTS.call(node)
+        device = node.meta["val"].device if hasattr(node.meta["val"], "device") else node.meta["val"][0].device
+        moved = sum(joint.bytes[each] for each in (at, *self._items(at), *self._sources[at]))
+        moved += sum(joint.bytes[each] for each in joint.inputs[at] if joint.kinds[each] is Kind.INPUT)
+        nanoseconds = moved * COSTS.traffic(device)
+        for each in (at, *self._chain[at]):
+            value = joint.nodes[each].meta["val"]
+            elements = value.numel() if hasattr(value, "numel") else value[0].numel()
+            nanoseconds += COSTS.loop(joint.nodes[each], elements)
+        return round(nanoseconds), 0
+
+    # -- Plans
+
+    def kept_in(self, plan: _SplitPlan) -> set[int]:
+        """The nodes that forward hands over."""
+        over = plan.handed_over
+        return {at for at, number in self._number.items() if over[number]}

@@ -1,0 +1,13 @@
+"""The private parts of torch that the package uses, in one place and without types."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch._C._dynamo import eval_frame
+from torch._dynamo.backends import common as _common
+from torch._functorch import partitioners as _partitioners
+
+common: Any = _common
+partitioners: Any = _partitioners
+reset_code: Any = eval_frame.reset_code
