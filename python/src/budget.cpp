@@ -142,8 +142,9 @@ void bind_report(py::module_& module) {
       .figure(
           "other_threads", &StepReport::other_threads,
           "The part of the peak that threads outside of all steps held at once. The peak may pass the limit by it.")
-      .figure("past_operators", &StepReport::past_operators,
-              "The most bytes held at once of what the step's threads allocated past torch's operators: compiled graphs, other libraries. A budget cannot drop them.")
+      .figure(
+          "past_operators", &StepReport::past_operators,
+          "The most bytes held at once of what the step's threads allocated past torch's operators: compiled graphs, other libraries. A budget cannot drop them.")
       .figure("operators", &StepReport::operators, "Recorded calls and small ones.")
       .figure("dropped", &StepReport::dropped, "Values.")
       .figure("dropped_bytes", &StepReport::dropped_bytes, "Bytes of the dropped values.")
