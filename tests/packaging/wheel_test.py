@@ -58,9 +58,10 @@ class Wheel(unittest.TestCase):
         code, text = self.in_the_environment(self.bin / "reprise", "--help")
         self.assertEqual(code, 0, text)
         self.assertRegex(text, r"^usage: reprise run --budget")
-        subcommands = re.findall(r"^  ([a-z]+) {2,}", own, re.MULTILINE)
-        self.assertLessEqual({"train", "plan", "simulate", "estimate", "advise", "info"}, set(subcommands))
-        self.assertEqual(re.findall(r"^  ([a-z]+) {2,}", text, re.MULTILINE), subcommands)
+        subcommands = own[own.index("Subcommands:"):]
+        for name in ("train", "plan", "simulate", "estimate", "advise", "info"):
+            self.assertIn(f" {name} ", subcommands)
+        self.assertIn(subcommands, text)
         code, text = self.in_the_environment(
             self.bin / "reprise", "estimate", "--layers", "2", "--width", "64", "--heads", "2", "--context", "32", "--batch", "2")
         self.assertEqual(code, 0, text)
