@@ -55,7 +55,7 @@ def budget(memory_budget: str | int, device: str | torch.device = "cpu") -> Iter
 
 
 def report() -> list[GraphReport]:
-    """The graphs of all budgets that are alive, in the order in which they were compiled."""
+    """The graphs of all budgets that are alive. Those of one budget are in the order in which they were compiled."""
     return [each for limits in _budgets for each in limits.report()]
 
 
