@@ -116,6 +116,15 @@ def test_a_budget_that_fits_changes_nothing(plain):
     assert call.memory_budget.report()[0].recompute_seconds == 0
 
 
+def test_lightning_may_keep_what_compile_was_given():
+    """It puts a function in the place of torch.compile that keeps deep copies of the arguments."""
+    pytest.importorskip("lightning.fabric")
+    model = Language()
+    call = reprise.compile(model, memory_budget="8GiB", backend="aot_eager")
+    steps(call, model)
+    assert len(call.memory_budget.report()) == 1
+
+
 def test_a_context_plans_what_others_compile(plain):
     expected, default = plain
     model = Language()

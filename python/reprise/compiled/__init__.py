@@ -83,6 +83,10 @@ class _Backend:
         else:
             self._call = functools.partial(lookup_backend(backend), **{name: each for name, each in given.items() if each})
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Backend:
+        """Itself: Lightning keeps a deep copy of what torch.compile was given, to compile again, within the same bytes."""
+        return self
+
     def __call__(self, graph: torch.fx.GraphModule, inputs: Any) -> Any:
         with self._limits.planning():
             return self._call(graph, inputs)
