@@ -55,9 +55,9 @@ MODELS = {"GPT-2": gpt2, "BERT": bert, "T5": t5, "Llama": llama, "ViT": vit}
 class Step:
     """Forward, backward and dropping the gradients, always on the same batch and random numbers."""
 
-    def __init__(self, name):
+    def __init__(self, name, models=MODELS):
         torch.manual_seed(1)
-        self.model, self.batch = MODELS[name]()
+        self.model, self.batch = models[name]()
         self.model.train()
 
     def backward(self):

@@ -41,18 +41,18 @@ void bind_compiled_plan(py::module_& module) {
           py::arg("value"), "The value must be there when the step ends.")
       .def(
           "plan",
-          [](const SplitStep& step, std::int64_t budget, double seconds, std::int64_t moves) {
+          [](const SplitStep& step, std::int64_t budget, std::int64_t moves) {
             const py::gil_scoped_release no_gil;
-            return plan_split(step, {.budget = budget, .seconds = seconds, .moves = moves});
+            return plan_split(step, {.budget = budget, .moves = moves});
           },
-          py::arg("budget"), py::kw_only(), py::arg("seconds") = 5., py::arg("moves") = 0)
+          py::arg("budget"), py::kw_only(), py::arg("moves"))
       .def(
           "smallest",
-          [](const SplitStep& step, double seconds) {
+          [](const SplitStep& step, std::int64_t moves) {
             const py::gil_scoped_release no_gil;
-            return smallest_split(step, seconds);
+            return smallest_split(step, moves);
           },
-          py::kw_only(), py::arg("seconds") = 4.);
+          py::kw_only(), py::arg("moves"));
 
   py::class_<SplitPlan>(module, "_SplitPlan")
       .def_readonly("fits", &SplitPlan::fits)

@@ -8,6 +8,7 @@ compiled again. The same happens where a step took more than its plan said.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import gc
 import threading
 import warnings
@@ -24,21 +25,46 @@ from torch._dynamo.symbolic_convert import InstructionTranslator
 from .._reprise import BudgetError, Error, PeakScope, format_bytes, live_bytes
 from ..running.asked import Asked
 from . import _hooks
-from ._joint import Joint, Others
+from ._joint import Joint, Measured, Others
 from ._plan import Chosen, GraphPlanner, Need, NoPlan
 from ._report import GraphReport, recomputed_in
+from ._schedule import Halves
 from ._torch import reset_code
 
 # Corrections after measured steps; what is live before a step, such as the optimizer's state, grows in the first ones.
 _MOST_CORRECTIONS = 3
 # Bytes of the scalars around graphs: the loss, its gradient, seeds.
 _SCALARS = 4096
+# Bytes that a plan left unused are worth compiling again beyond that share of the limit.
+_WORTH_IT = 0.02
 # A correction leaves that share of the limit besides, so that one suffices.
 _ROOM = 0.005
 
 
-class _Token:
+class _Call:
     """One call of a graph's forward whose backward is still to come. It ends with its backward, or with its outputs."""
+
+    def __init__(self, place: int, live: int, device: str | torch.device) -> None:
+        self.place, self.live_before = place, live  # among the calls of the step, and bytes
+        self._device = device
+        self._since: PeakScope | None = None
+        self._outputs: list[weakref.ref[torch.Tensor]] = []
+
+    def made(self, outputs: list[torch.Tensor]) -> None:
+        self._outputs = [weakref.ref(each) for each in outputs]
+        self._since = PeakScope(self._device)
+
+    def measure(self, halves: Halves, joint: Joint, live: int) -> Measured:
+        """When its backward begins and so many bytes are live."""
+        held = tuple(each() is not None for each in self._outputs)
+        if len(held) != len(joint.forward_outputs):
+            held = (True,) * len(joint.forward_outputs)
+        beside = live - self.live_before - halves.saved - halves.held(Others(measured=Measured(0, held)))
+        between = 0
+        if self._since:
+            self._since.__exit__(None, None, None)
+            between = self._since.peak_above_start
+        return Measured(max(0, beside), held, between)
 
 
 class PlannedGraph:
@@ -48,21 +74,32 @@ class PlannedGraph:
         self.planner: GraphPlanner | None = None
         self.chosen: Chosen | None = None
         self.name = ""
-        self.tokens: weakref.WeakSet[_Token] = weakref.WeakSet()
+        self._calls: list[weakref.ref[_Call]] = []
 
     def choose(self, joint: Joint, default: list[fx.Node]) -> list[int]:
         self.chosen = self.budget.choose(self, joint, default)
         return self.chosen.saved
 
-    def forward_begins(self) -> _Token:
-        self.budget.open_step(self)
-        token = _Token()
-        self.tokens.add(token)
-        return token
+    def has_calls(self) -> bool:
+        """Whether a backward can still come."""
+        self._calls = [each for each in self._calls if each() is not None]
+        return bool(self._calls)
+
+    def forward_begins(self) -> _Call:
+        call = self.budget.begin_call(self)
+        self._calls.append(weakref.ref(call))
+        return call
+
+    def backward_begins(self) -> None:
+        if self.has_calls() and self.chosen and self.planner:
+            call = self._calls[-1]()
+            if call is not None:
+                live = self.budget.live()
+                self.budget.measured[call.place] = call.measure(self.chosen.halves, self.planner.joint, live)
 
     def backward_ends(self) -> None:
-        with contextlib.suppress(KeyError):
-            self.tokens.pop()
+        if self.has_calls():
+            self._calls.pop()
         self.budget.close_step()
 
 
@@ -83,13 +120,15 @@ class CompiledBudget:
         self.device = device
         live_bytes(device)
         self.graphs: list[PlannedGraph] = []
-        # Of the step that is open, or of the last one, in the order of their forwards.
+        # The calls of the step that is open, or of the last one, and what was measured at their backward.
         self._in_step: list[PlannedGraph] = []
+        self.measured: dict[int, Measured] = {}
         self.peaks: list[int] = []
         self._needs: list[Need] = []
         self._scope: PeakScope | None = None
         self._live_before = 0
         self._peak_before_planning = 0
+        self._is_planning = False  # a graph of the step, or of the next one, was compiled
         self._slack = _SCALARS
         self._corrections = 0
         self._lock = threading.RLock()
@@ -119,8 +158,7 @@ class CompiledBudget:
                 self._peak_before_planning = max(self._peak_before_planning, self._scope.peak)
             planner = graph.planner = GraphPlanner(joint, default)
             at = len(self._in_step) if self._is_open() else 0
-            if at == 0:
-                gc.collect()  # graphs that were compiled before hold tensors in cycles
+            self._is_planning = True
             graph.name = f"graph {len(self.graphs)}, of {graph.code.co_qualname}"
             chosen = self._chosen_within(planner, at)
             self.graphs.append(graph)
@@ -128,8 +166,13 @@ class CompiledBudget:
                 self._scope.__enter__()  # what planning took is not the step's
             return chosen
 
+    def live(self) -> int:
+        if self._is_planning:
+            gc.collect()  # compilers, and graphs that were compiled before, hold tensors in cycles
+        return live_bytes(self.device)
+
     def _chosen_within(self, planner: GraphPlanner, at: int) -> Chosen:
-        live = live_bytes(self.device)
+        live = self.live()
         limit = self._limit_above(self._live_before if self._is_open() else live, planner)
         others = self._needed_after(at, limit)
         try:
@@ -142,15 +185,18 @@ class CompiledBudget:
 
     def _needed_after(self, at: int, limit: int) -> Others:
         """What the graphs after this one will need."""
-        if len(self._needs) <= at + 1:
+        if len(self._needs) <= at:
             return Others()
         live = self._live_before if self._is_open() else live_bytes(self.device)
         share = _largest_share(self._needs, limit - live - self._slack)
-        later = self._needs[at + 1:]
-        return Others(int(_stacked_share(later, share)), sum(each.gradients for each in later))
+        own, later = self._needs[at], self._needs[at + 1:]
+        between = int(_stacked_share(later, share)) if later else own.after
+        if any(each.graph == own.graph for each in later):  # its plan is that of later calls too
+            between = max(between, int(limit - live_bytes(self.device) - self._slack - own.between(share)))
+        return Others(between, sum(each.gradients for each in later), own.measured)
 
     def _refused(self, planner: GraphPlanner, none: NoPlan, limit: int, live: int) -> BudgetError:
-        least = live + none.least
+        least = live + none.least + self._slack
         made_by = ", ".join(f"{name} ({format_bytes(count)})" for name, count in planner.largest_at_peak())
         return BudgetError(
             f"memory_budget '{self.asked.text}' is {format_bytes(limit)}, of which {format_bytes(live)} are live before the "
@@ -170,15 +216,17 @@ class CompiledBudget:
                 self._plan_again()
 
     def _is_open(self) -> bool:
-        return self._scope is not None and any(each.tokens for each in self._in_step)
+        return self._scope is not None and any(each.has_calls() for each in self._in_step)
 
-    def open_step(self, graph: PlannedGraph) -> None:
+    def begin_call(self, graph: PlannedGraph) -> _Call:
         with self._lock:
+            live = self.live()
             if not self._is_open():
-                self._live_before = live_bytes(self.device)
+                self._live_before = live
                 self._scope, self._peak_before_planning, self._in_step = PeakScope(self.device), 0, []
-            if graph not in self._in_step:
-                self._in_step.append(graph)
+                self.measured = {}
+            self._in_step.append(graph)
+            return _Call(len(self._in_step) - 1, live, self.device)
 
     def close_step(self) -> None:
         with self._lock:
@@ -187,31 +235,46 @@ class CompiledBudget:
             self._scope.__exit__(None, None, None)
             peak = max(self._scope.peak, self._peak_before_planning)
             limit = self._limit_above(self._live_before)
-            self._scope = None
+            self._scope, self._is_planning = None, False
             self.peaks.append(peak)
             self._settle(peak, limit)
 
     def _settle(self, peak: int, limit: int) -> None:
-        is_divided = len(self._in_step) < 2 or bool(self._needs)
+        is_divided = bool(self._needs) or len(self._in_step) < 2 and not self._has_more_room(limit)
         if is_divided and peak <= limit or self._corrections >= _MOST_CORRECTIONS:
             return
         is_default = all(each.planner and each.chosen and each.chosen.saved == each.planner.default_saved
                          for each in self._in_step)
         if is_default and peak <= limit:
             return
-        if is_divided:
+        if is_divided and peak > limit:
             self._slack += peak - limit + int(_ROOM * (limit - self._live_before))
             warnings.warn(f"reprise.compile: a step took {format_bytes(peak)}, above its {format_bytes(limit)}; its graphs are "
                           "planned for that much less, and compiled again", stacklevel=3)
         self._plan_again()
 
+    def _has_more_room(self, limit: int) -> bool:
+        """Whether the step showed that less is live in backward than the plan of its one graph left room for."""
+        (graph,), measured = self._in_step, self.measured.get(0)
+        if measured is None or graph.chosen is None:
+            return False
+        planned = graph.chosen.halves
+        really = planned.saved + planned.held(Others(measured=measured)) + measured.beside
+        return planned.at_backward - really > _WORTH_IT * (limit - self._live_before)
+
     def _plan_again(self) -> None:
         self._corrections += 1
-        if len(self._in_step) > 1:
-            self._needs = [each.planner.need() for each in self._in_step if each.planner]
+        last = len(self._in_step) - 1
+        self._needs = [each.planner.need(self.graphs.index(each), self.measured.get(place), is_last=place == last)
+                       for place, each in enumerate(self._in_step) if each.planner]
         for code in {each.code for each in self.graphs}:
             reset_code(code)
         self.graphs, self._in_step = [], []
+
+    @property
+    def planned_peak(self) -> int:
+        """Bytes above those live before a step, of all graphs of the last step; 0 before there was one."""
+        return _stacked([each.chosen.halves for each in self._in_step if each.chosen])
 
     def report(self) -> list[GraphReport]:
         return [GraphReport(graph=each.name, backend=each.backend, default_peak=each.chosen.default.peak,
@@ -227,7 +290,8 @@ def _stacked(halves: list[Any]) -> int:
     gradients = sum(each.gradients for each in halves)
     for each in halves:
         gradients -= each.gradients
-        peak = max(peak, saved + max(each.forward, each.backward + gradients))
+        later = 0 if each.others.measured else gradients
+        peak = max(peak, saved + max(each.forward, each.backward + later))
         saved += each.between
     return peak
 

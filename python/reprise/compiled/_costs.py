@@ -1,11 +1,12 @@
-"""Seconds and workspaces of operators: each kind is timed once in a process, on tensors of its own.
+"""Seconds and workspaces of operators: each kind is timed once on a machine, on tensors of its own.
 
-Loops are timed as eager operators; what their memory traffic takes is subtracted, since a compiler that merges loops saves
-most of it."""
+Loops are timed as eager operators on data in the nearest cache, without what the call of an operator takes: a compiler that
+merges loops saves that, and most traffic of memory."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,39 +14,52 @@ from torch import fx
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from .._reprise import PeakScope
+from . import _cost_cache
 from ._kinds import Kind, name_of
 
-_REPEATS = 3
-# A longer operator is timed once: noise is small beside it.
-_LONG = 0.02
-# Elements of a loop that is timed.
-_SAMPLE = 1 << 16
+_REPEATS = 20
+# Seconds for the repeats: noise is small beside longer operators.
+_LONG = 0.01
+# Elements of a loop that is timed: few enough for the nearest cache.
+_SAMPLE = 1 << 14
 _TRAFFIC_SAMPLE = 1 << 24
 
 
 class Costs:
     def __init__(self) -> None:
-        self._calls: dict[Any, tuple[int, int]] = {}
-        self._loops: dict[Any, float] = {}
-        self._traffic: dict[str, float] = {}
+        self._table: _cost_cache.Table | None = None
+        self._new: _cost_cache.Table = {}
+
+    def save(self) -> None:
+        if self._new:
+            _cost_cache.write(self._new)
+            self._new = {}
+
+    def _known(self, time_it: Callable[[], list[float]], *key: Any) -> list[float]:
+        if self._table is None:
+            self._table = _cost_cache.read()
+        text = repr((torch.get_num_threads(), *key))
+        if text not in self._table:
+            self._table[text] = self._new[text] = time_it()
+        return self._table[text]
 
     def traffic(self, device: torch.device) -> float:
         """Nanoseconds a byte that a loop reads or writes."""
-        if device.type not in self._traffic:
+        def time_it() -> list[float]:
             with _real():
                 source = torch.zeros(_TRAFFIC_SAMPLE // 4, device=device)
                 target = torch.empty_like(source)
-                self._traffic[device.type] = _nanoseconds(lambda: target.copy_(source), device) / (2 * _TRAFFIC_SAMPLE)
-        return self._traffic[device.type]
+                target.copy_(source)
+                return [_nanoseconds(lambda: target.copy_(source), device) / (2 * _TRAFFIC_SAMPLE)]
+
+        return self._known(time_it, "traffic", device.type)[0]
 
     def call(self, node: fx.Node) -> tuple[int, int]:
         """Nanoseconds, and the bytes that the operator needs beside its arguments and results."""
-        key = _key_of(node)
-        if key not in self._calls:
-            self._calls[key] = self._time_call(node)
-        return self._calls[key]
+        nanoseconds, workspace = self._known(lambda: self._time_call(node), "call", *_key_of(node))
+        return int(nanoseconds), int(workspace)
 
-    def _time_call(self, node: fx.Node) -> tuple[int, int]:
+    def _time_call(self, node: fx.Node) -> list[float]:
         device = _device_of(node)
         try:
             with _real():
@@ -58,35 +72,32 @@ class Costs:
                     result = run()
                 made = _bytes_in(result)
                 del result
-                return round(_nanoseconds(run, device)), max(0, scope.peak_above_start - made)
+                return [round(_nanoseconds(run, device)), max(0, scope.peak_above_start - made)]
         except Exception:  # not every operator runs on invented values; it moves its bytes at least
             moved = sum(_bytes_in(each.meta.get("val")) for each in (node, *node.all_input_nodes))
-            return round(moved * self.traffic(device)), 0
+            return [round(moved * self.traffic(device)), 0]
 
     def loop(self, node: fx.Node, elements: int) -> float:
         """Nanoseconds of the arithmetic."""
         value = node.meta["val"]
         value = value if isinstance(value, torch.Tensor) else value[0]
-        key = (str(node.target), value.dtype, value.device.type)
-        if key not in self._loops:
-            self._loops[key] = self._time_loop(node, value)
-        return self._loops[key] * elements
+        key = ("loop", str(node.target), value.dtype, value.device.type)
+        return self._known(lambda: [self._time_loop(node, value)], *key)[0] * elements
 
     def _time_loop(self, node: fx.Node, value: torch.Tensor) -> float:
         if name_of(node) == "inductor_random":
-            def run() -> Any:
-                return torch.rand(_SAMPLE, device=value.device)
+            def run(elements: int) -> Any:
+                return lambda: torch.rand(elements, device=value.device)
         elif not isinstance(node.target, torch._ops.OpOverload) or torch.Tag.pointwise not in node.target.tags:
             return 0.0  # it moves bytes, and computes nothing to speak of
         else:
-            def run() -> Any:
-                return node.target(*arguments, **named)  # type: ignore[operator]
+            def run(elements: int) -> Any:
+                arguments, named = _filled(node.args, elements), _filled(node.kwargs, elements)
+                return lambda: node.target(*arguments, **named)  # type: ignore[operator]
         try:
             with _real():
-                arguments, named = _filled(node.args, _SAMPLE), _filled(node.kwargs, _SAMPLE)
-                result = run()
-                moved = _bytes_in(result) + _bytes_in(arguments)
-                return max(0.0, _nanoseconds(run, value.device) - moved * self.traffic(value.device)) / _SAMPLE
+                call, many = (_nanoseconds(run(elements), value.device) for elements in (1, _SAMPLE))
+                return max(0.0, many - call) / _SAMPLE
         except Exception:
             return 0.0
 
@@ -108,14 +119,17 @@ class _real:
 
 
 def _nanoseconds(run: Any, device: torch.device) -> float:
-    best = float("inf")
+    # On the CPU the clock is that of the thread, which other processes do not disturb.
+    clock = time.thread_time if device.type == "cpu" else time.perf_counter
+    best, spent = float("inf"), 0.0
     for _ in range(_REPEATS):
-        begin = time.perf_counter()
+        begin = clock()
         run()
         if device.type != "cpu":
             torch.accelerator.synchronize()
-        best = min(best, time.perf_counter() - begin)
-        if best > _LONG:
+        best = min(best, clock() - begin)
+        spent += clock() - begin
+        if spent > _LONG:
             break
     return best * 1e9
 

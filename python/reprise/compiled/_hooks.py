@@ -18,13 +18,20 @@ from ._joint import Joint
 from ._torch import common, partitioners
 
 
+class Call(Protocol):
+    """One run of a graph's forward."""
+
+    def made(self, outputs: list[torch.Tensor]) -> None: ...
+
+
 class Graph(Protocol):
     """One compiled graph, as the hooks speak to it."""
 
     backend: str
 
     def choose(self, joint: Joint, default: list[fx.Node]) -> list[int]: ...
-    def forward_begins(self) -> object: ...
+    def forward_begins(self) -> Call: ...
+    def backward_begins(self) -> None: ...
     def backward_ends(self) -> None: ...
 
 
@@ -87,6 +94,7 @@ def _compile(original: Callable[..., Any], begin_graph: Callable[[str], Graph], 
 
         def run(values: Any) -> Any:
             try:
+                graph.backward_begins()
                 return compiled(values)
             finally:
                 graph.backward_ends()
@@ -101,11 +109,14 @@ def _compile(original: Callable[..., Any], begin_graph: Callable[[str], Graph], 
 
     @functools.wraps(compiled)
     def run(*values: Any) -> Any:
-        token = graph.forward_begins()
+        call = graph.forward_begins()
         results = compiled(*values)
-        for each in results if isinstance(results, (list, tuple)) else (results,):
-            if isinstance(each, torch.Tensor) and each.grad_fn is not None:
-                _metadata_of(each.grad_fn)["reprise"] = token  # it lives as long as a backward can come
+        outputs = [each for each in (results if isinstance(results, (list, tuple)) else (results,))
+                   if isinstance(each, torch.Tensor)]
+        for each in outputs:
+            if each.grad_fn is not None:
+                _metadata_of(each.grad_fn)["reprise"] = call  # it lives as long as a backward can come
+        call.made(outputs)
         return results
 
     return run

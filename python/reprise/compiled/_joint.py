@@ -23,12 +23,22 @@ def bytes_of(value: Any) -> int:
 
 
 @dataclasses.dataclass(frozen=True)
+class Measured:
+    """What a step showed when the graph's backward began."""
+
+    beside: int  # bytes beside the step's start, what the graph handed over, and its outputs: gradients that came in, say
+    held: tuple[bool, ...]  # of each output of forward, whether somebody else still had it
+    between: int = 0  # the most above the forward's end until then; for the last graph of the step, what others took
+
+
+@dataclasses.dataclass(frozen=True)
 class Others:
     """Bytes of a step's later graphs: what they need between a graph's forward and its backward, and the gradients that are
-    there while its backward runs."""
+    there while its backward runs. What was `measured` counts instead of an estimate, `gradients` included."""
 
     between: int = 0
     gradients: int = 0
+    measured: Measured | None = None
 
 
 class Joint:
@@ -172,6 +182,17 @@ class Joint:
 
         self.closure([*self.backward_order, *(at for at in self.backward_outputs if self.in_forward[at])], stops)
         return sorted(saved)
+
+    def outputs_in_backward(self, others: Others) -> set[int]:
+        """The memory of the outputs that somebody has until backward ends; all of them as long as nothing is known."""
+        held = others.measured.held if others.measured else [True] * len(self.forward_outputs)
+        return {self.roots[at] for at, is_held in zip(self.forward_outputs, held) if is_held}
+
+    def bytes_beside_backward(self, others: Others) -> int:
+        """Autograd holds the gradients that come in until backward has ended."""
+        if others.measured:
+            return others.measured.beside
+        return others.gradients + sum(each for at, each in enumerate(self.bytes) if self.is_tangent[at])
 
     def is_operator(self, at: int) -> bool:
         return self.nodes[at].op == "call_function" and self.nodes[at].target is not operator.getitem

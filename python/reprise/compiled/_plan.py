@@ -7,16 +7,18 @@ import time
 from typing import Any
 
 from .._reprise import _SplitPlan
-from ._joint import Joint, Others
+from ._costs import COSTS
+from ._joint import Joint, Measured, Others
 from ._schedule import Halves
 from ._step import Step
 
 # Plans that are compared with the backend's schedule; each corrects the next by what the schedule showed.
 _TRIES = 4
-_MOST_SECONDS = 2.0
-_SECONDS_FOR_LEAST = 4.0
-# A search takes so long for each operator of the step: a small step is soon searched through.
-_SECONDS_AN_OPERATOR = 0.0015
+# A schedule of so many operators takes seconds, so that a plan of more is corrected but once.
+_MANY_OPERATORS = 600
+# Of the planner's searches. They are counted, not timed: the same graph has the same plan on a busy machine.
+_MOVES = 50_000
+_MOVES_FOR_LEAST = 5_000
 # Nearer to the budget than that, a further try gains nothing to speak of.
 _CLOSE = 0.985
 
@@ -34,13 +36,17 @@ class Chosen:
 
 @dataclasses.dataclass(frozen=True)
 class Need:
-    """Bytes of a graph under its smallest plan and under the compiler's own: in its peak, and between its halves."""
+    """Bytes of a call of a graph under its smallest plan and under the compiler's own: in its peak, and between its halves.
+    `graph` is the same number for calls of the same graph."""
 
+    graph: int
     least_peak: int
     least_between: int
     default_peak: int
     default_between: int
     gradients: int
+    measured: Measured | None
+    after: int  # bytes that code outside of graphs takes before backward
 
     def peak(self, share: float) -> float:
         return self.least_peak + share * max(0, self.default_peak - self.least_peak)
@@ -73,6 +79,7 @@ class GraphPlanner:
     def step(self) -> Step:
         if self._step is None:
             self._step = Step(self.joint, self._others)
+            COSTS.save()
         return self._step
 
     def choose(self, room: int, others: Others = Others()) -> Chosen:
@@ -88,8 +95,8 @@ class GraphPlanner:
         least: int | None = None
         previous: list[bool] = []
         error = 0  # of the planner's model, as the schedule showed it
-        for _ in range(_TRIES):
-            plan = self.step.step.plan(max(room - error, 0), seconds=self._seconds())
+        for _ in range(_TRIES if len(self.step.operators) <= _MANY_OPERATORS else 2):
+            plan = self.step.step.plan(max(room - error, 0), moves=_MOVES)
             if not plan.fits:
                 if error == 0:
                     error = self._error_at_least()
@@ -114,18 +121,17 @@ class GraphPlanner:
 
     def smallest(self) -> tuple[Halves, list[int], _SplitPlan]:
         if self._smallest is None:
-            plan = self.step.step.smallest(seconds=_SECONDS_FOR_LEAST)
+            plan = self.step.step.smallest(moves=_MOVES_FOR_LEAST)
             self._smallest = (*self._realized(plan), plan)
         return self._smallest
 
-    def _seconds(self) -> float:
-        return min(_MOST_SECONDS, _SECONDS_AN_OPERATOR * len(self.step.operators))
-
-    def need(self) -> Need:
-        """Without what other graphs need."""
+    def need(self, graph: int, measured: Measured | None, is_last: bool) -> Need:
+        """Of a call of that graph, without what other graphs need."""
         smallest, _, _ = self.smallest()
-        return Need(max(smallest.forward, smallest.backward), smallest.between,
-                    max(self.default.forward, self.default.backward), self.default.between, self.default.gradients)
+        after = measured.between if measured and is_last else 0
+        smallest.others = self.default.others = Others(after, measured=measured)
+        return Need(graph, smallest.peak, smallest.between, self.default.peak, self.default.between,
+                    0 if measured else self.default.gradients, measured, after)
 
     def largest_at_peak(self) -> list[tuple[str, int]]:
         """The names and bytes of what the operator reads and makes during which the smallest plan takes most."""

@@ -22,22 +22,37 @@ class Halves:
 
     def __init__(self, joint: Joint, saved: list[int], others: Others = Others()) -> None:
         forward, backward = _split(joint, saved)
-        outputs = {joint.roots[at] for at in joint.forward_outputs} - {joint.roots[at] for at in saved}
-        held = sum(bytes_of(joint.nodes[at].meta.get("val")) for at in outputs)
-        tangents = sum(each for at, each in enumerate(joint.bytes) if joint.is_tangent[at])
-        self.saved = sum(joint.bytes[at] for at in {joint.roots[at] for at in saved})
+        self._joint, self._roots = joint, {joint.roots[at] for at in saved}
+        self.saved = sum(joint.bytes[at] for at in self._roots)
         handed = {joint.nodes[at].name: joint.roots[at] for at in saved}
         sizes = {root: joint.bytes[root] for root in handed.values()}
-        peak_of = _scheduled_peak if joint.fuses else _eager_peak
         self.others = others
         self.gradients = sum(joint.bytes[at] for at in {joint.roots[at] for at in joint.backward_outputs})
-        self.between = self.saved + held
-        self.forward = peak_of(forward, {}, {})
-        self.backward = peak_of(backward, handed, sizes) + held + tangents
+        self.between = self.saved + self.held(Others())
+        if joint.fuses:
+            given = {joint.roots[at] for at in joint.forward_outputs}
+            donated = {name for name, root in handed.items() if root not in given and joint.nodes[root].op == "call_function"}
+            self.forward = _scheduled_peak(forward, None) or _eager_peak(forward, {}, {})
+            self._in_backward = _scheduled_peak(backward, donated) or _eager_peak(backward, handed, sizes)
+        else:
+            self.forward = _eager_peak(forward, {}, {})
+            self._in_backward = _eager_peak(backward, handed, sizes)
+
+    def held(self, others: Others) -> int:
+        return sum(self._joint.bytes[at] for at in self._joint.outputs_in_backward(others) - self._roots)
+
+    @property
+    def at_backward(self) -> int:
+        """When backward begins."""
+        return self.saved + self.held(self.others) + self._joint.bytes_beside_backward(self.others)
+
+    @property
+    def backward(self) -> int:
+        return self._in_backward + self.at_backward - self.saved
 
     @property
     def peak(self) -> int:
-        return max(self.forward, self.between + self.others.between, self.backward + self.others.gradients)
+        return max(self.forward, self.between + self.others.between, self.backward)
 
 
 def _split(joint: Joint, saved: list[int]) -> tuple[fx.GraphModule, fx.GraphModule]:
@@ -90,8 +105,11 @@ class _Scheduled(BaseException):
     """Ends inductor's compilation; no `except Exception` on the way may stop it."""
 
 
-def _scheduled_peak(module: fx.GraphModule, handed: dict[str, int], sizes: dict[int, int]) -> int:
+def _scheduled_peak(module: fx.GraphModule, donated: set[str] | None) -> int | None:
+    """`donated`: for backward, the inputs that nobody else has, so that a loop may write into them. None where there is
+    nothing to put in order."""
     from torch._inductor import config
+    from torch._inductor import graph as inductor_graph
     from torch._inductor import memory as inductor_memory
     from torch._inductor.compile_fx import compile_fx_inner
 
@@ -107,17 +125,21 @@ def _scheduled_peak(module: fx.GraphModule, handed: dict[str, int], sizes: dict[
         found.append(_peak_of_schedule(result, rest, workspaces))
         raise _Scheduled
 
+    placeholders = module.graph.find_nodes(op="placeholder")
+    graphs: Any = inductor_graph
+    donated_in = graphs.get_donated_idxs
     memory.reorder_for_peak_memory = look
+    graphs.get_donated_idxs = lambda: [at for at, node in enumerate(placeholders) if donated and node.name in donated]
     try:
-        inputs = [node.meta["val"] for node in module.graph.find_nodes(op="placeholder")]
+        inputs = [node.meta["val"] for node in placeholders]
         with config.patch(fx_graph_cache=False, fx_graph_remote_cache=False):
-            compile_fx_inner(module, inputs, static_input_idxs=(), is_backward=bool(handed))
+            compile_fx_inner(module, inputs, static_input_idxs=(), is_backward=donated is not None)
     except _Scheduled:
         pass
     finally:
         memory.reorder_for_peak_memory = ordered
-    # Nothing to put in order: what goes in, and what comes out.
-    return found[0] if found else _eager_peak(module, handed, sizes)
+        graphs.get_donated_idxs = donated_in
+    return found[0] if found else None
 
 
 def _peak_of_schedule(nodes: list[Any], rest: tuple[Any, ...], workspaces: dict[str, int]) -> int:
@@ -127,33 +149,27 @@ def _peak_of_schedule(nodes: list[Any], rest: tuple[Any, ...], workspaces: dict[
     outputs = rest[3]
     buffers, _, _ = memory.compute_memory_timeline(nodes, inputs, outputs)
     count = len(nodes)
-    made: list[list[int]] = [[] for _ in range(count + 1)]
-    freed: list[list[int]] = [[] for _ in range(count + 1)]
-    replaced: list[list[int]] = [[] for _ in range(count + 1)]
+    made: list[dict[str, int]] = [{} for _ in range(count + 1)]
+    freed: list[dict[str, int]] = [{} for _ in range(count + 1)]
     live = 0
     for each in buffers:
         end = each.end_step if each.end_step >= 0 else count
         if isinstance(each.buffer, memory.FreeableInputBuffer):
             live += _rounded(each.size_alloc)
-            freed[end].append(_rounded(each.size_free))
+            freed[end][each.buffer.name] = _rounded(each.size_free)
             continue
         first = nodes[each.start_step]
-        if not first.is_extern() and end == each.start_step and each.buffer.get_name() not in outputs:
+        name = each.buffer.get_name()
+        if not first.is_extern() and end == each.start_step and name not in outputs:
             continue
-        made[each.start_step].append(_rounded(each.size_alloc))
-        freed[end].append(_rounded(each.size_free))
-        if end < count and not nodes[end].is_extern() and _is_written_over(each.buffer, nodes[end]):
-            replaced[end].append(_rounded(each.size_free))
+        made[each.start_step][name] = _rounded(each.size_alloc)
+        freed[end][name] = _rounded(each.size_free)
     peak = live
     for at in range(count):
-        in_place, free_ones = 0, list(replaced[at])
-        for size in made[at] if not nodes[at].is_extern() else ():
-            if size in free_ones:
-                free_ones.remove(size)
-                in_place += size
-        live += sum(made[at]) - in_place
+        in_place = 0 if nodes[at].is_extern() else _bytes_in_place(nodes[at], made[at], freed[at])
+        live += sum(made[at].values()) - in_place
         peak = max(peak, live + _workspace(nodes[at], workspaces))
-        live += in_place - sum(freed[at])
+        live += in_place - sum(freed[at].values())
     return peak
 
 
@@ -161,10 +177,22 @@ def _rounded(count: int) -> int:
     return -(-count // 64) * 64
 
 
-def _is_written_over(buffer: Any, node: Any) -> bool:
-    inside = {id(each) for each in node.get_nodes()}
-    users = [user for user in buffer.users if id(user.node) in inside]
-    return len(users) == 1 and bool(users[0].can_inplace)
+def _bytes_in_place(node: Any, made: dict[str, int], freed: dict[str, int]) -> int:
+    """Of the results of merged loops that go into buffers that are read for the last time, as inductor decides it."""
+    scheduler = node.scheduler
+    inside = {each.get_name() for each in node.get_nodes()}
+    taken: set[str] = set()
+    count = 0
+    for each in node.get_nodes():
+        for size in (made.get(output.get_name()) for output in each.get_outputs()):
+            for name in (read.name for read in each.read_writes.reads if size and freed.get(read.name) == size):
+                buffer = scheduler.name_to_donated_buffer.get(name) or scheduler.name_to_buf.get(name)
+                users = [user for user in buffer.users if user.node.get_name() in inside - each.ancestors] if buffer else []
+                if name not in taken and len(users) == 1 and users[0].node is each and users[0].can_inplace:
+                    taken.add(name)
+                    count += size or 0
+                    break
+    return count
 
 
 def _workspace(node: Any, workspaces: dict[str, int]) -> int:

@@ -7,6 +7,8 @@ memory, and its chain is computed again with it. That also makes the step ten ti
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from .._reprise import _SplitPlan, _SplitStep
 from ._costs import COSTS, loops
 from ._joint import Joint, Others
@@ -31,7 +33,8 @@ class Step:
     def _find_held(self) -> None:
         joint = self.joint
         outputs = {joint.roots[at] for at in (*joint.forward_outputs, *joint.backward_outputs)}
-        self._is_read_by_call = self._read_by_calls()
+        self._is_read_by_call = self._read_by_calls(lambda user: True)
+        self._is_read_by_call_of_backward = self._read_by_calls(lambda user: not joint.in_forward[user])
         for at, kind in enumerate(joint.kinds):
             if kind is Kind.INPUT:
                 continue
@@ -56,13 +59,14 @@ class Step:
             return (root,), frozenset()
         return self._sources[root], self._chain[root] | {root} if self.joint.kinds[root] is Kind.LOOP else frozenset()
 
-    def _read_by_calls(self) -> list[bool]:
+    def _read_by_calls(self, counts: Callable[[int], bool]) -> list[bool]:
+        """By those that count, itself or through a view."""
         joint = self.joint
         result = [False] * len(joint.nodes)
         for at in reversed(range(len(joint.nodes))):
             for user in joint.users[at]:
-                if joint.kinds[user] is Kind.CALL or name_of(joint.nodes[user]) == "cat" or \
-                        joint.kinds[user] in (Kind.VIEW, Kind.ITEM) and result[user]:
+                is_call = joint.kinds[user] is Kind.CALL or name_of(joint.nodes[user]) == "cat"
+                if is_call and counts(user) or joint.kinds[user] in (Kind.VIEW, Kind.ITEM) and result[user]:
                     result[at] = True
         return result
 
@@ -83,6 +87,7 @@ class Step:
         self.step = _SplitStep()
         self._number: dict[int, int] = {}
         self._made_by: dict[int, tuple[int, ...]] = {}
+        self._outputs = joint.outputs_in_backward(self._others)
         order = [(at, False) for at in range(len(joint.nodes)) if joint.in_forward[at]]
         self.half = 0
         operators: list[tuple[int, bool]] = []
@@ -95,7 +100,7 @@ class Step:
         numbers: dict[tuple[int, bool], int] = {}
         for slot, (at, is_backward) in enumerate(operators):
             if slot == self.half:
-                self._begin_backward(beside[slot])
+                self._begin_backward(beside[slot - 1] if slot else 0)
             reads = []
             for source in self._sources[at]:
                 own = numbers.get((source, is_backward and joint.runs_in_backward(source)))
@@ -112,20 +117,24 @@ class Step:
                     self._number[made] = number
             self.step.add_operator(nanoseconds, reads, makes, beside[slot] + workspace)
         if self.half == len(operators):
-            self._begin_backward(0)
+            self._begin_backward(beside[-1] if beside else 0)
         for at in {joint.roots[at] for at in joint.backward_outputs}:
             if (at, True) in numbers:
                 self.step.keep(numbers[at, True])
 
     def _begin_backward(self, beside: int) -> None:
+        returned = {self._number[root] for root in (self.joint.roots[at] for at in self.joint.forward_outputs)
+                    if root in self._number}
+        # The caller has them at least that long.
+        self.step.add_operator(0, sorted(returned), [], beside)
         self.step.begin_backward()
         if self._others.between:
             self.step.add_operator(0, [], [], self._others.between + beside)
 
     def values_of(self, operator: int) -> list[tuple[str, int]]:
         """Names and bytes of the largest that it reads or makes."""
-        if self._others.between and operator >= self.half:
-            operator -= 1
+        if operator >= self.half:
+            operator -= 2 if self._others.between else 1
         at, _ = self.operators[max(0, min(operator, len(self.operators) - 1))]
         values = {*self._sources[at], *(self._items(at) or (at,))}
         largest = sorted(values, key=lambda each: -self.joint.bytes[each])[:3]
@@ -142,7 +151,6 @@ class Step:
 
     def _bytes_beside(self, operators: list[tuple[int, bool]]) -> list[int]:
         joint = self.joint
-        self._outputs = {joint.roots[at] for at in joint.forward_outputs}
         changes = [0] * (len(operators) + 1)
 
         def hold(count: int, first: int, last: int) -> None:
@@ -155,10 +163,8 @@ class Step:
             for made in () if is_backward else self._items(at) or (at,):
                 if self._is_fixed(made):
                     hold(joint.bytes[made], slot, end if made in self._outputs else max(last_read[made], slot))
-        # Autograd holds the gradients that come in until backward has ended.
-        tangents = sum(each for at, each in enumerate(joint.bytes) if joint.is_tangent[at])
         if self.half < len(operators):
-            hold(tangents + self._others.gradients, self.half, end)
+            hold(joint.bytes_beside_backward(self._others), self.half, end)
         result, live = [], 0
         for change in changes[:-1]:
             live += change
@@ -185,8 +191,11 @@ class Step:
         if not joint.fuses or not loops(joint.kinds[at]):
             return COSTS.call(node)
         device = node.meta["val"].device if hasattr(node.meta["val"], "device") else node.meta["val"][0].device
-        moved = sum(joint.bytes[each] for each in (at, *self._items(at), *self._sources[at]))
-        moved += sum(joint.bytes[each] for each in joint.inputs[at] if joint.kinds[each] is Kind.INPUT)
+        read = sum(joint.bytes[each] for each in self._sources[at])
+        read += sum(joint.bytes[each] for each in joint.inputs[at] if joint.kinds[each] is Kind.INPUT)
+        made = sum(joint.bytes[each] for each in (at, *self._items(at)))
+        # A loop that reads the result runs it again inside: it reads the sources, and not the result.
+        moved = max(0, read - made) if self._merges_again(at) else read + made
         nanoseconds = moved * COSTS.traffic(device)
         for each in (at, *self._chain[at]):
             value = joint.nodes[each].meta["val"]
@@ -194,9 +203,14 @@ class Step:
             nanoseconds += COSTS.loop(joint.nodes[each], elements)
         return round(nanoseconds), 0
 
+    def _merges_again(self, at: int) -> bool:
+        """Whether all that backward reads the value with are loops."""
+        joint = self.joint
+        return joint.in_forward[at] and joint.kinds[at] is Kind.LOOP and not self._is_read_by_call_of_backward[at]
+
     # -- Plans
 
     def kept_in(self, plan: _SplitPlan) -> set[int]:
         """The nodes that forward hands over."""
         over = plan.handed_over
-        return {at for at, number in self._number.items() if over[number]}
+        return self._outputs | {at for at, number in self._number.items() if over[number]}

@@ -6,6 +6,7 @@
 #include <limits>
 #include <string>
 
+#include "core/clock.h"
 #include "plan/step/graph_plan.h"
 #include "plan/step/hindsight.h"
 
@@ -52,6 +53,16 @@ SplitPlan split_plan(const SplitStep& step, const StepGraph& graph, const GraphP
     for (const Index value : op.makes) plan.handed_over[value] = over[storage++];
   }
   return plan;
+}
+
+Hindsight search(const StepGraph& graph, const SplitOptions& options) {
+  const Stopwatch watch;
+  const auto is_cancelled = [&] {
+    return watch.elapsed().count() > options.seconds ||
+           (options.is_cancelled && options.is_cancelled());
+  };
+  return plan_with_hindsight(
+      graph, {.budget = options.budget, .moves = options.moves, .is_cancelled = is_cancelled});
 }
 
 }  // namespace
@@ -108,25 +119,25 @@ StepGraph SplitStep::graph() const {
 
 SplitPlan plan_split(const SplitStep& step, const SplitOptions& options) {
   const StepGraph graph = step.graph();
-  const Hindsight found = plan_with_hindsight(graph, {.budget = options.budget,
-                                                      .seconds = options.seconds,
-                                                      .moves = options.moves,
-                                                      .is_cancelled = options.is_cancelled});
+  if (options.moves < 1) {
+    throw UsageError("split step: a search of " + std::to_string(options.moves) +
+                     " moves; at least 1 is needed");
+  }
+  const Hindsight found = search(graph, options);
   SplitPlan plan;
   if (found.plan) plan = split_plan(step, graph, *found.plan);
   plan.bound_nanoseconds = found.least_nanoseconds;
   return plan;
 }
 
-SplitPlan smallest_split(const SplitStep& step, double seconds) {
+SplitPlan smallest_split(const SplitStep& step, std::int64_t moves, double seconds) {
   const StepGraph graph = step.graph();
   constexpr int kTries = 12;
   SplitPlan best = split_plan(step, graph, GraphPlan(graph));
   std::int64_t fails = 0;
   for (int i = 0; i < kTries && best.peak - fails > best.peak / 100; ++i) {
     const std::int64_t budget = fails + (best.peak - fails) / 2;
-    const Hindsight found =
-        plan_with_hindsight(graph, {.budget = budget, .seconds = seconds / kTries});
+    const Hindsight found = search(graph, {.budget = budget, .moves = moves, .seconds = seconds});
     if (found.plan) {
       best = split_plan(step, graph, *found.plan);
     } else {

@@ -34,9 +34,9 @@ struct SplitStep {
 };
 
 struct SplitOptions {
-  std::int64_t budget = 0;  // bytes, for everything
-  double seconds = 5;       // of the search
-  std::int64_t moves = 0;   // instead of the seconds: the same plan each time
+  std::int64_t budget = 0;      // bytes, for everything
+  std::int64_t moves = 100000;  // of the annealing: as many give the same plan each time
+  double seconds = 60;          // a guard: the search then ends with the best plan so far
   std::function<bool()> is_cancelled = {};
 };
 
@@ -53,7 +53,7 @@ struct SplitPlan {
 
 SplitPlan plan_split(const SplitStep& step, const SplitOptions& options);
 
-// The plan with the least peak that a search of about that many seconds finds.
-SplitPlan smallest_split(const SplitStep& step, double seconds);
+// The plan with the least peak that searches with so many moves each find. `seconds` guards each.
+SplitPlan smallest_split(const SplitStep& step, std::int64_t moves, double seconds = 60);
 
 }  // namespace reprise::plan

@@ -108,7 +108,7 @@ TEST(SplitPlan, CountsBytesBeside) {
 
 TEST(SplitPlan, FindsAPlanFarBelowThePlainStep) {
   const SplitStep step = chain(16);
-  const SplitPlan plan = smallest_split(step, 0.5);
+  const SplitPlan plan = smallest_split(step, 2000);
   EXPECT_TRUE(plan.fits);
   EXPECT_LE(plan.peak, 1000);
   EXPECT_LE(peak_of(step, plan.handed_over), plan.peak);
