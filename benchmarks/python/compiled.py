@@ -51,7 +51,6 @@ def frontier(figures, quick):
 def _rivals(name):
     rivals = {}
     for share in TORCH_BUDGETS:
-        torch._dynamo.reset_code_caches()
         rivals[f"torch's {share}"] = Compiled(name, context=lambda: torch._functorch.config.patch(activation_memory_budget=share))
     rivals["compiled checkpoints"] = Compiled(name, checkpoints=True)
     rivals["eager checkpoints"] = Compiled(name, lambda model: model, checkpoints=True)
@@ -98,8 +97,8 @@ def least(figures, quick):
     """The least peak, beside that of torch's checkpoint of each block, in the same compiler."""
     for name in ["BERT"] if quick else MODELS:
         models = SMALL if quick else MODELS
-        step = smallest(name, models)
         torch._dynamo.reset()
+        step = smallest(name, models)
         theirs = peak_of(Compiled(name, torch_compile, models, checkpoints=True))
         figures.add("python_compiled_least", name, [peak_of(step) / 1e6], "MB", theirs / 1e6, 1.0)
 

@@ -97,7 +97,7 @@ def step_of(call, model, count=2):
 
 
 def compare(seed, backend):
-    """The largest difference by the size of its tensor, in the smallest of three budgets that the model can keep to; 0.0 for
+    """The largest difference by the largest value, in the smallest of three budgets that the model can keep to; 0.0 for
     the same bits, None where it can keep to none."""
     def run(compile):
         torch._dynamo.reset()
@@ -110,18 +110,16 @@ def compare(seed, backend):
     for share in ("70%", "85%", "97%"):
         with contextlib.suppress(reprise.BudgetError):
             found = run(lambda model: reprise.compile(model, memory_budget=share, backend=backend))
-            return max(difference(a, b) for a, b in zip(found, expected, strict=True))
+            largest = max(each.abs().max() for each in expected)  # gradients that are zero but for rounding have no scale
+            return max(0.0 if torch.equal(a, b) else ((a - b).abs().max() / largest).item()
+                       for a, b in zip(found, expected, strict=True))
     return None
-
-
-def difference(one, other):
-    return 0.0 if torch.equal(one, other) else ((one - other).abs().max() / other.abs().max()).item()
 
 
 def gradients(figures, quick):
     """Models whose losses, gradients or buffers are not those of torch.compile: with aot_eager to the bit. Inductor adds sums
     up in another order in another loop, so that last bits may differ; a dropout that is drawn anew differs by a tenth."""
-    for backend, count, most in (("aot_eager", 3 if quick else 150, 0.0), ("inductor", 1 if quick else 50, 1e-4)):
+    for backend, count, most in (("aot_eager", 3 if quick else 150, 0.0), ("inductor", 1 if quick else 50, 1e-6)):
         found = {seed: compare(seed, backend) for seed in range(count)}
         planned = [each for each in found.values() if each is not None]
         wrong = [seed for seed, each in found.items() if each is not None and each > most]

@@ -30,10 +30,8 @@ class Halves:
         self.gradients = sum(joint.bytes[at] for at in {joint.roots[at] for at in joint.backward_outputs})
         self.between = self.saved + self.held(Others())
         if joint.fuses:
-            given = {joint.roots[at] for at in joint.forward_outputs}
-            donated = {name for name, root in handed.items() if root not in given and joint.nodes[root].op == "call_function"}
-            self.forward = _scheduled_peak(forward, None) or _eager_peak(forward, {}, {})
-            self._in_backward = _scheduled_peak(backward, donated) or _eager_peak(backward, handed, sizes)
+            self.forward = _scheduled_peak(forward, is_backward=False) or _eager_peak(forward, {}, {})
+            self._in_backward = _scheduled_peak(backward, is_backward=True) or _eager_peak(backward, handed, sizes)
         else:
             self.forward = _eager_peak(forward, {}, {})
             self._in_backward = _eager_peak(backward, handed, sizes)
@@ -105,11 +103,9 @@ class _Scheduled(BaseException):
     """Ends inductor's compilation; no `except Exception` on the way may stop it."""
 
 
-def _scheduled_peak(module: fx.GraphModule, donated: set[str] | None) -> int | None:
-    """`donated`: for backward, the inputs that nobody else has, so that a loop may write into them. None where there is
-    nothing to put in order."""
+def _scheduled_peak(module: fx.GraphModule, *, is_backward: bool) -> int | None:
+    """None where there is nothing to put in order."""
     from torch._inductor import config
-    from torch._inductor import graph as inductor_graph
     from torch._inductor import memory as inductor_memory
     from torch._inductor.compile_fx import compile_fx_inner
 
@@ -126,19 +122,15 @@ def _scheduled_peak(module: fx.GraphModule, donated: set[str] | None) -> int | N
         raise _Scheduled
 
     placeholders = module.graph.find_nodes(op="placeholder")
-    graphs: Any = inductor_graph
-    donated_in = graphs.get_donated_idxs
     memory.reorder_for_peak_memory = look
-    graphs.get_donated_idxs = lambda: [at for at, node in enumerate(placeholders) if donated and node.name in donated]
     try:
         inputs = [node.meta["val"] for node in placeholders]
         with config.patch(fx_graph_cache=False, fx_graph_remote_cache=False):
-            compile_fx_inner(module, inputs, static_input_idxs=(), is_backward=donated is not None)
+            compile_fx_inner(module, inputs, static_input_idxs=(), is_backward=is_backward)
     except _Scheduled:
         pass
     finally:
         memory.reorder_for_peak_memory = ordered
-        graphs.get_donated_idxs = donated_in
     return found[0] if found else None
 
 
@@ -186,7 +178,7 @@ def _bytes_in_place(node: Any, made: dict[str, int], freed: dict[str, int]) -> i
     for each in node.get_nodes():
         for size in (made.get(output.get_name()) for output in each.get_outputs()):
             for name in (read.name for read in each.read_writes.reads if size and freed.get(read.name) == size):
-                buffer = scheduler.name_to_donated_buffer.get(name) or scheduler.name_to_buf.get(name)
+                buffer = scheduler.name_to_buf.get(name)
                 users = [user for user in buffer.users if user.node.get_name() in inside - each.ancestors] if buffer else []
                 if name not in taken and len(users) == 1 and users[0].node is each and users[0].can_inplace:
                     taken.add(name)
