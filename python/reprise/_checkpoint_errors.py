@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from typing import Any, Callable, NoReturn
 
 import torch.utils.checkpoint
@@ -86,11 +85,7 @@ def refuse(
     error = CheckpointError(text_of(kind, text, before, now, differences))
     named = re.match(r"checkpoint\(\) of region '(.*?)': ", text)
     if named:
-        note = f"The region is named '{named[1]}'."
-        if sys.version_info >= (3, 11):
-            error.add_note(note)
-        else:
-            error.args = (f"{error}\n{note}",)
+        error.add_note(f"The region is named '{named[1]}'.")
     if explain is not None:
         explain(error)
     raise error
