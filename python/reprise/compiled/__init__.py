@@ -17,9 +17,10 @@ from torch._dynamo.backends.registry import lookup_backend
 
 from .._reprise import UsageError
 from ._budget import CompiledBudget, _budgets, as_raised
+from ._frontier import Frontier, FrontierPoint, frontier
 from ._report import GraphReport
 
-__all__ = ["CompiledBudget", "GraphReport", "budget", "compile", "report"]
+__all__ = ["CompiledBudget", "Frontier", "FrontierPoint", "GraphReport", "budget", "compile", "frontier", "report"]
 
 
 def compile(model: Callable[..., Any], *, memory_budget: str | int, device: str | torch.device = "cpu", **options: Any) -> Any:

@@ -72,10 +72,7 @@ class RunGraphs:
             self._say_why(text)
 
     def _begin_graph(self, backend: str | UsageError) -> RunGraph | None:
-        if isinstance(backend, UsageError):
-            self.say(backend)
-            return None
-        # The tape sees the operators of the others, and drops what they keep.
+        # The tape sees the operators of other backends, and drops what they keep.
         return RunGraph(self, backend) if backend == "inductor" else None
 
     # -- Plans

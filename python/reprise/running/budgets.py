@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 # Of the device's bytes, for steps that are measured.
 _MOST_OF_DEVICE = 0.9
-# Plans of compiled graphs that are measured after the first; each saves what the one before lacked, and a tenth more.
+# Plans of compiled graphs that are measured after the first; each saves what the one before lacked, and a tenth more. The
+# last one saves all that graphs can.
 _MOST_CORRECTIONS = 3
 _MORE = 1.1
 
@@ -155,7 +156,8 @@ class RunBudgets:
             saving = max(0, plain + graphs.saved() - self._asked.limit(found)) / (of_tape + of_graphs)
         elif found.least > self._asked.limit(found) and self._corrections < _MOST_CORRECTIONS:
             self._corrections += 1
-            saving += _MORE * (found.least - self._asked.limit(found)) / of_graphs
+            more = _MORE * (found.least - self._asked.limit(found)) / of_graphs
+            saving = 1.0 if self._corrections == _MOST_CORRECTIONS else saving + more
         if self._is_divided and (graphs.saving == 1 or saving == graphs.saving) or not graphs.plan_again(saving):
             return False
         self._least = 0
