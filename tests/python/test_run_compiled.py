@@ -75,7 +75,7 @@ def test_a_graph_that_cannot_be_planned_stays_as_it_is(of_operators, tmp_path):
     assert errors.count("a compiled graph is not planned, and keeps what the compiler chose: torch's activation_memory_budget is 0.5") == 1, errors
 
 
-@pytest.mark.parametrize("budget", ["60%", "least", "+150KB"])
+@pytest.mark.parametrize("budget", ["80%", "least", "+150KB"])
 def test_calls_of_one_graph_that_are_open_at_once_count_each(of_operators, tmp_path, budget):
     script = written(tmp_path, "lambda x: (x.sin() * x.cos()).exp()", backward="call(call(call(call(x)))).mean().backward()")
     expected, report = plain(script), tmp_path / "report.json"
@@ -83,6 +83,8 @@ def test_calls_of_one_graph_that_are_open_at_once_count_each(of_operators, tmp_p
     out, errors, code = managed("--budget", budget, "--report", report, script)
     figures = json.loads(report.read_text())
     assert (out, code) == (expected, 0) and figures["peak"] <= figures["limit"], errors
+    # What torch traces is no backward of the script's: the plain step is a whole one, with four calls open.
+    assert figures["plain"]["peak"] - figures["plain"]["live"] >= 4 * 64 * 64 * 4
 
 
 class Graphs:

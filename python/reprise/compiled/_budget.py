@@ -23,8 +23,10 @@ from torch._dynamo.exc import BackendCompilerFailed
 from .._reprise import BudgetError, Error, PeakScope, UsageError, format_bytes, live_bytes
 from ..running.asked import Asked
 from . import _hooks
+from ._cache import CachedPlanner
 from ._joint import Joint, Others
 from ._plan import Chosen, GraphPlanner, Need, NoPlan
+from ._ranks import Agreement
 from ._report import GraphReport, report_of
 from ._torch import InstructionTranslator, reset_code
 
@@ -94,6 +96,7 @@ class CompiledBudget:
         self._peak_before_planning = 0
         self._slack = _SCALARS
         self._corrections = 0
+        self._ranks = Agreement()
         self._lock = threading.RLock()
         _budgets.add(self)
 
@@ -121,7 +124,7 @@ class CompiledBudget:
         with self._lock:
             if self._scope:
                 self._peak_before_planning = max(self._peak_before_planning, self._scope.peak)
-            planner = graph.planner = GraphPlanner(joint, default)
+            planner = graph.planner = CachedPlanner(joint, default)
             at = len(self._in_step) if self._is_open() else 0
             if at == 0:
                 gc.collect()  # graphs that were compiled before hold tensors in cycles
@@ -132,16 +135,16 @@ class CompiledBudget:
                 self._scope.__enter__()  # what planning took is not the step's
             return chosen
 
-    def _chosen_within(self, planner: GraphPlanner, at: int) -> Chosen:
+    def _chosen_within(self, planner: CachedPlanner, at: int) -> Chosen:
         live = live_bytes(self.device)
         limit = self._limit_above(self._live_before if self._is_open() else live, planner)
         others = self._needed_after(at, limit)
         try:
-            return planner.choose(limit - live - self._slack, others)
+            return self._ranks.choose(planner, limit - live - self._slack, others)
         except NoPlan as none:
             if not self._needs and not self.peaks and (at > 0 or self.asked.share):
                 # Those before it left it too little, or the share is one of more graphs. The next step divides anew.
-                return planner.choose(none.least, others)
+                return self._ranks.choose(planner, none.least, others)
             raise self._refused(planner, none, limit, live) from None
 
     def _needed_after(self, at: int, limit: int) -> Others:
@@ -171,6 +174,7 @@ class CompiledBudget:
             chosen = [each.chosen.halves for each in self._in_step if each.chosen]
             live = live_bytes(self.device)
             if not self.asked.share and live + stacked(chosen) + self._slack > self.asked.limit_before_measuring(live):
+                self._ranks.leave()  # what is live differs between ranks
                 self._plan_again()
 
     def _is_open(self) -> bool:
@@ -203,6 +207,8 @@ class CompiledBudget:
                          for each in self._in_step)
         if is_default and peak <= limit:
             return
+        if is_divided or is_default:
+            self._ranks.leave()  # other ranks may have measured less
         if is_divided:
             self._slack += peak - limit + int(_ROOM * (limit - self._live_before))
             warnings.warn(f"reprise.compile: a step took {format_bytes(peak)}, above its {format_bytes(limit)}; its graphs are "

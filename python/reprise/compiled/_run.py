@@ -17,8 +17,8 @@ from torch import fx
 from .._reprise import UsageError, live_bytes
 from . import _hooks
 from ._budget import stacked, stacked_need
+from ._cache import CachedPlanner
 from ._joint import Joint, Others
-from ._key import key_of
 from ._plan import Chosen, GraphPlanner, Need, NoPlan
 from ._report import GraphReport, report_of
 from ._torch import InstructionTranslator, reset_code
@@ -32,8 +32,7 @@ class RunGraph:
     def __init__(self, owner: RunGraphs, backend: str) -> None:
         self._owner, self.backend = owner, backend
         self.code = InstructionTranslator.current_tx().f_code
-        self.key = ""
-        self.planner: GraphPlanner | None = None
+        self.planner: CachedPlanner | None = None
         self.chosen: Chosen | None = None
 
     def refused(self, error: UsageError) -> None:
@@ -78,24 +77,24 @@ class RunGraphs:
     # -- Plans
 
     def choose(self, graph: RunGraph, joint: Joint, default: list[fx.Node]) -> list[int]:
-        graph.planner, graph.key = GraphPlanner(joint, default), key_of(joint, default)
-        graph.chosen = self._chosen(graph.planner, graph.key)
-        self._graphs = [*(each for each in self._graphs if each.key != graph.key), graph]
+        graph.planner = CachedPlanner(joint, default)
+        graph.chosen = self._chosen(graph.planner)
+        self._graphs.append(graph)
         return graph.chosen.saved
 
-    def _chosen(self, planner: GraphPlanner, key: str) -> Chosen:
+    def _chosen(self, planner: CachedPlanner) -> Chosen:
         if self.saving is not None:
-            need = self._need(planner, key)
+            need = self._need(planner)
             peak = int(need.peak(1 - self.saving))
             return _within(planner, peak, Others(between=max(0, peak - int(need.between(1 - self.saving)))))
         limit = self._limit()
         # Nothing is known of the step yet: what the tape holds now may have to stay.
         return _within(planner, planner.default.peak if limit is None else limit - live_bytes(self._device), Others())
 
-    def _need(self, planner: GraphPlanner, key: str) -> Need:
-        if key not in self._needs:
-            self._needs[key] = planner.need()
-        return self._needs[key]
+    def _need(self, planner: CachedPlanner) -> Need:
+        if planner.key not in self._needs:
+            self._needs[planner.key] = planner.need()
+        return self._needs[planner.key]
 
     def plan_again(self, saving: float) -> bool:
         """Every graph saves that part of what it can from now on. Whether one is compiled anew for it."""
@@ -104,7 +103,7 @@ class RunGraphs:
             return False
         for each in self._graphs:
             if each.planner is not None:
-                self._need(each.planner, each.key)
+                self._need(each.planner)
             reset_code(each.code)
         self._graphs, self._most = [], []
         gc.collect()  # graphs hold tensors in cycles
@@ -131,7 +130,7 @@ class RunGraphs:
 
     def can_save(self) -> int:
         """Bytes between the compiler's own plans and the smallest ones, in the step that ended last."""
-        needs = [self._need(each.planner, each.key) for each in self._most if each.planner]
+        needs = [self._need(each.planner) for each in self._most if each.planner]
         return max(0, int(stacked_need(needs, 1) - stacked_need(needs, 0)))
 
     def saved(self) -> int:
