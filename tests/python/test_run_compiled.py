@@ -83,7 +83,7 @@ def test_calls_of_one_graph_that_are_open_at_once_count_each(of_operators, tmp_p
     out, errors, code = managed("--budget", budget, "--report", report, script)
     figures = json.loads(report.read_text())
     assert (out, code) == (expected, 0) and figures["peak"] <= figures["limit"], errors
-    # What torch traces is no backward of the script's: the plain step is a whole one, with four calls open.
+    # A backward that torch traces ends no step: the plain step is a whole one, with four calls open.
     assert figures["plain"]["peak"] - figures["plain"]["live"] >= 4 * 64 * 64 * 4
 
 

@@ -26,7 +26,7 @@ def plans_what_is_compiled(budgets: RunBudgets) -> Iterator[None]:
         nonlocal is_first
         if is_first:
             is_first = False
-            # Of the hook by which training is noticed: an extra call of it does nothing.
+            # Training is noticed by such a hook, and an extra call of it does nothing.
             warnings.filterwarnings("ignore", message="Using `torch.compile\\(module\\)` when there are global hooks")
             try:
                 stack.enter_context(budgets.graphs().planning())
