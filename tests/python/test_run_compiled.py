@@ -6,6 +6,8 @@ import types
 import pytest
 import torch
 
+import reprise
+from reprise import compiled
 from reprise.compiled._run import RunGraph, RunGraphs
 from reprise.running.asked import Asked
 from reprise.running.budgets import Refused, RunBudgets
@@ -73,6 +75,19 @@ def test_a_graph_that_cannot_be_planned_stays_as_it_is(of_operators, tmp_path):
     out, errors, code = managed("--budget", "1GiB", script)
     assert (out, code) == (expected, 0), errors
     assert errors.count("a compiled graph is not planned, and keeps what the compiler chose: torch's activation_memory_budget is 0.5") == 1, errors
+
+
+def test_a_size_that_is_not_known_is_refused_by_name(of_operators, tmp_path):
+    x = torch.ones(64, 64, requires_grad=True)
+    with compiled.budget("8GiB"), pytest.raises(reprise.UsageError, match="the size 'primals_1' of the graph is not known .* dynamic=False"):
+        torch.compile(lambda x: (x.sin() * x.cos()).sum(), backend="aot_eager", dynamic=True)(x)
+    torch._dynamo.reset()
+    # torch makes such a graph by itself when another shape comes; a run goes on with it.
+    script = written(tmp_path, "lambda x: (x.sin() * x.cos()).sum()", backward="call(x[:32]).backward(); call(x).backward()")
+    expected = plain(script)
+    torch._dynamo.reset()
+    out, errors, code = managed("--budget", "1GiB", script)
+    assert (out, code) == (expected, 0) and errors.count("is not planned") == 1 and "the size 'primals_" in errors, errors
 
 
 @pytest.mark.parametrize("budget", ["80%", "least", "+150KB"])

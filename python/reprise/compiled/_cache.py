@@ -37,7 +37,8 @@ class CachedPlanner(GraphPlanner):
 
     def __init__(self, joint: Joint, default: list[fx.Node]) -> None:
         self.key = key_of(joint, default)
-        self._file = _folder() / f"{_name_of(joint, self.key)}.json" if _folder() else None
+        folder = _folder()
+        self._file = folder / f"{_name_of(joint, self.key)}.json" if folder else None
         self._known: dict[str, Any] = {"plans": []}
         halves = None
         if self._file is not None:

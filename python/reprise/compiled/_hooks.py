@@ -149,7 +149,7 @@ def _choosing(graph: Graph, is_planned: list[bool]) -> Iterator[None]:
 
     @functools.wraps(choose)
     def choose_by_plan(joint_graph: fx.Graph, node_info: Any, memory_budget: float = 1) -> list[fx.Node]:
-        default = choose(joint_graph, node_info, memory_budget)
+        default: list[fx.Node] = choose(joint_graph, node_info, memory_budget)
         try:
             if memory_budget != 1:
                 raise UsageError(
@@ -160,7 +160,7 @@ def _choosing(graph: Graph, is_planned: list[bool]) -> Iterator[None]:
             graph.refused(error)
             return default
         # Operators that are timed are no part of a step that is open.
-        saved = unseen(graph.choose, joint, default) if is_in_step() else graph.choose(joint, default)
+        saved: Any = unseen(graph.choose, joint, default) if is_in_step() else graph.choose(joint, default)
         is_planned.append(True)
         return [*node_info.inputs, *(joint.nodes[at] for at in saved)]
 

@@ -177,6 +177,7 @@ class RunBudgets:
             return
         if not self._asked.needs_plain_steps:
             self.limit = self._asked.limit_before_measuring(live_bytes(self._device))
+        assert self.limit is not None
         self._training = MemoryBudget(self.limit, **options)
         self._between = MemoryBudget(self.limit, plan_repeated_steps=False, **options)
 
@@ -188,11 +189,11 @@ class RunBudgets:
         refusal = self._asked.refusal(found)
         if refusal is not None:
             self._refuse(refusal)
-        self.limit = self._asked.limit(found)
+        self.limit = limit = self._asked.limit(found)
         if self._asked.needs_plain_steps:
             say(self._asked.describe(found))
-        self._training = MemoryBudget(self.limit, device=self._device, on_exceeded="pass" if self._asked.is_least else "raise")
-        self._between = MemoryBudget(self.limit, device=self._device, on_exceeded="pass", plan_repeated_steps=False)
+        self._training = MemoryBudget(limit, device=self._device, on_exceeded="pass" if self._asked.is_least else "raise")
+        self._between = MemoryBudget(limit, device=self._device, on_exceeded="pass", plan_repeated_steps=False)
 
     def _refuse(self, text: str) -> None:
         say(f"error: {text}")
