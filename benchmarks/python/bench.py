@@ -6,6 +6,7 @@ import os
 import sys
 
 os.environ["OMP_NUM_THREADS"] = "1"
+os.environ["REPRISE_PLAN_CACHE_DIR"] = ""  # planning is measured, too
 
 import torch  # noqa: E402
 
