@@ -29,6 +29,9 @@ def compile(model: Callable[..., Any], *, memory_budget: str | int, device: str 
     `memory_budget`: "8GiB" or an int for all bytes of the device, "+2GiB" above those live before the step, "60%" of what a
     step of torch.compile's own takes above them. Sizes are fixed: another shape is another graph, with a plan of its own.
 
+    Plans are stored on disk, in the folder that REPRISE_PLAN_CACHE_DIR names or beside inductor's own caches. Ranks of
+    torch.distributed that compile the same graph take one plan, for the least of their bytes.
+
     The first call raises BudgetError, which names the least, where the bytes do not suffice. Raises UsageError for what
     cannot be planned: dynamic shapes, CUDA graphs, compiled autograd, another budget of torch's, and backends that do not
     split graphs by torch's min-cut. One thread at a time may train.

@@ -60,6 +60,7 @@ class CachedPlanner(GraphPlanner):
         begin = time.perf_counter()
         for each in self._known["plans"]:
             if each["others"] == vars(others) and each["halves"]["peak"] <= room <= _NEAR * each["room"]:
+                self.default.others = others
                 return Chosen(each["saved"], _halves_of(each["halves"], others), self.default, each["recompute_seconds"],
                               time.perf_counter() - begin)
         chosen = super().choose(room, others)
@@ -71,6 +72,7 @@ class CachedPlanner(GraphPlanner):
     def realized(self, saved: list[int], recompute_seconds: float, others: Others) -> Chosen:
         """The plan that hands over `saved`, which another process has made of the same graph."""
         begin = time.perf_counter()
+        self.default.others = others
         return Chosen(saved, Halves(self.joint, saved, others), self.default, recompute_seconds, time.perf_counter() - begin)
 
     def need(self) -> Need:
