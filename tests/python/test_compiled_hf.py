@@ -11,7 +11,8 @@ transformers = pytest.importorskip("transformers")
 
 def test_gpt2_trains_compiled_at_a_share_of_its_activations(monkeypatch):
     monkeypatch.setattr(_plan, "_SECONDS_FOR_LEAST", 0.1)
-    config = transformers.GPT2Config(n_layer=2, n_embd=64, n_head=2, n_positions=64, vocab_size=96, bos_token_id=0, eos_token_id=0)
+    config = transformers.GPT2Config(n_layer=2, n_embd=64, n_head=2, n_positions=64, vocab_size=96, bos_token_id=0,
+                                     eos_token_id=0, use_cache=False)
     words = torch.arange(4 * 64).reshape(4, 64) * 7 % 96
     found, peaks = [], []
     for budget in (None, "80%"):
