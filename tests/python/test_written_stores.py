@@ -237,3 +237,21 @@ def test_what_a_function_of_gradients_raises_leaves_backward_as_it_is_and_the_ne
     assert reprise.live_bytes() <= live
     with pytest.raises(reprise.UsageError, match="gradient is 3; give a function"):
         reprise.value_weights({}, gradient=3)
+
+
+@pytest.mark.parametrize("name", ["put", "get"])
+def test_a_fault_inside_a_budget_s_step_ends_the_step_and_the_next_one_works(network, name):
+    store = Copies()
+    budget = reprise.MemoryBudget(network.limit(0.9))
+    with budget.step():
+        assert network.is_same(offloaded(network, store))
+    gc.collect()
+    live = reprise.live_bytes()
+    store.fails = {name: store.calls.count(name) + 5}
+    with pytest.raises(KeyError, match=f"mine: {name}"), budget.step():
+        offloaded(network, store)
+    gc.collect()
+    assert not store.kept and reprise.live_bytes() <= live
+    with budget.step():
+        assert network.is_same(offloaded(network, store))
+    assert budget.report().peak <= budget.limit
