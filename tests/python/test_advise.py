@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from test_estimate import Model, loss_of, peak_of
 
 import reprise
+from test_estimate import Model, loss_of, peak_of
 
 
 def advised(device_bytes, model=None, x=None, **options):

@@ -7,10 +7,10 @@ import weakref
 
 import pytest
 import torch
-from test_extensions import train
-from test_offload import offloaded
 
 import reprise
+from test_extensions import train
+from test_offload import offloaded
 
 
 class Copies(reprise.Store):
