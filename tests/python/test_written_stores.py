@@ -185,11 +185,11 @@ def test_threads_share_a_store_and_what_is_parked_in_it(network):
             node._saved_result
 
     def backward(i):
-        for _ in range(10):
+        for _ in range(100):
             found.append(torch.equal(torch.autograd.grad(losses[i], x, retain_graph=True)[0], expected[i]))
 
-    looks = threading.Thread(target=look)
-    threads = [threading.Thread(target=backward, args=(i,)) for i in range(4)]
+    looks = threading.Thread(target=look, daemon=True)
+    threads = [threading.Thread(target=backward, args=(i,), daemon=True) for i in range(4)]
     looks.start()
     for thread in threads:
         thread.start()
@@ -197,7 +197,7 @@ def test_threads_share_a_store_and_what_is_parked_in_it(network):
         thread.join(60)
     ended.set()
     looks.join(60)
-    assert found == [True] * 40 and not looks.is_alive() and store.calls.count("get") > 10
+    assert found == [True] * 400 and not looks.is_alive() and store.calls.count("get") > 10
     del losses, node
     assert not store.kept
 
