@@ -5,6 +5,7 @@ import os
 import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("REPRISE_PLAN_CACHE_DIR", "")  # plans of an earlier run would hide what planning does
 
 import torch  # noqa: E402
 

@@ -40,6 +40,21 @@ class Others:
     gradients: int = 0
     measured: Measured | None = None
 
+    def written(self) -> dict[str, Any]:
+        """As JSON has it."""
+        measured = self.measured and {**vars(self.measured), "held": list(self.measured.held)}
+        return {**vars(self), "measured": measured}
+
+    @staticmethod
+    def most(written: list[dict[str, Any]]) -> Others:
+        """Of several processes."""
+        found = [each["measured"] for each in written]
+        measured = None
+        if all(found):
+            held = tuple(any(each) for each in zip(*(one["held"] for one in found)))
+            measured = Measured(max(one["beside"] for one in found), held, max(one["between"] for one in found))
+        return Others(max(each["between"] for each in written), max(each["gradients"] for each in written), measured)
+
 
 class Joint:
     """Nodes are known by their place in the graph."""

@@ -39,14 +39,14 @@ class Need:
     """Bytes of a call of a graph under its smallest plan and under the compiler's own: in its peak, and between its halves.
     `graph` is the same number for calls of the same graph."""
 
-    graph: int
     least_peak: int
     least_between: int
     default_peak: int
     default_between: int
     gradients: int
-    measured: Measured | None
-    after: int  # bytes that code outside of graphs takes before backward
+    graph: int = 0
+    measured: Measured | None = None
+    after: int = 0  # bytes that code outside of graphs takes before backward
 
     def peak(self, share: float) -> float:
         return self.least_peak + share * max(0, self.default_peak - self.least_peak)
@@ -65,11 +65,12 @@ class NoPlan(Exception):
 class GraphPlanner:
     """Plans one graph, for any number of budgets."""
 
-    def __init__(self, joint: Joint, default: list[Any]) -> None:
+    def __init__(self, joint: Joint, default: list[Any], halves: Halves | None = None) -> None:
+        """`halves`: of the default, where they are known."""
         self.joint = joint
         begin = time.perf_counter()
         self.default_saved = joint.saved_for({joint.place[node] for node in default if node in joint.place})
-        self.default = Halves(joint, self.default_saved)
+        self.default = halves or Halves(joint, self.default_saved)
         self._step: Step | None = None
         self._smallest: tuple[Halves, list[int], _SplitPlan] | None = None
         self._others = Others()
@@ -125,13 +126,13 @@ class GraphPlanner:
             self._smallest = (*self._realized(plan), plan)
         return self._smallest
 
-    def need(self, graph: int, measured: Measured | None, is_last: bool) -> Need:
+    def need(self, graph: int = 0, measured: Measured | None = None, is_last: bool = False) -> Need:
         """Of a call of that graph, without what other graphs need."""
         smallest, _, _ = self.smallest()
         after = measured.between if measured and is_last else 0
         smallest.others = self.default.others = Others(after, measured=measured)
-        return Need(graph, smallest.peak, smallest.between, self.default.peak, self.default.between,
-                    0 if measured else self.default.gradients, measured, after)
+        return Need(smallest.peak, smallest.between, self.default.peak, self.default.between,
+                    0 if measured else self.default.gradients, graph, measured, after)
 
     def largest_at_peak(self) -> list[tuple[str, int]]:
         """The names and bytes of what the operator reads and makes during which the smallest plan takes most."""

@@ -22,7 +22,7 @@ class Halves:
 
     def __init__(self, joint: Joint, saved: list[int], others: Others = Others()) -> None:
         forward, backward = _split(joint, saved)
-        self._joint, self._roots = joint, {joint.roots[at] for at in saved}
+        self.hand_over(joint, saved)
         self.saved = sum(joint.bytes[at] for at in self._roots)
         handed = {joint.nodes[at].name: joint.roots[at] for at in saved}
         sizes = {root: joint.bytes[root] for root in handed.values()}
@@ -35,6 +35,9 @@ class Halves:
         else:
             self.forward = _eager_peak(forward, {}, {})
             self._in_backward = _eager_peak(backward, handed, sizes)
+
+    def hand_over(self, joint: Joint, saved: list[int]) -> None:
+        self._joint, self._roots = joint, {joint.roots[at] for at in saved}
 
     def held(self, others: Others) -> int:
         return sum(self._joint.bytes[at] for at in self._joint.outputs_in_backward(others) - self._roots)
