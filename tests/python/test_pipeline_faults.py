@@ -30,7 +30,7 @@ def test_layers_know_which_run_they_are_in_and_events_are_told():
         ("0F0", False), ("0F1", False), ("0B1", False), ("0B0", True), ("0B0", False)]
     timeline = pipe.timeline()
     assert len(timeline.workers) == 1 and len(timeline.workers[0].events) == 5 and timeline.time > 0
-    assert "F0" in timeline.text(columns=60) and "<svg" in timeline.svg() and '"ph"' in timeline.chrome_trace()
+    assert timeline.text(columns=60).startswith("worker 0 ") and "<svg" in timeline.svg() and '"ph"' in timeline.chrome_trace()
 
 
 def test_workers_have_the_callers_settings_and_parameters_their_hooks():
