@@ -1,10 +1,15 @@
 # Turns a folder of tests into a program, its entries in ctest, and the scripts and plugins beside it.
 
+option(REPRISE_CHECK_TESTS "Under the undefined-behaviour sanitizer, check the code of the tests too" ON)
+
 # What every test program shares; the same for all, so that they can share a precompiled header.
 function(reprise_test_compile target)
   reprise_compile(${target})
   # Optimizing tests takes half of the compiler's time, and the tests run inside of the library and of LibTorch.
-  target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O0>)
+  target_compile_options(${target} PRIVATE $<$<CONFIG:Release,Sanitize>:-O0>)
+  if(NOT REPRISE_CHECK_TESTS)
+    target_compile_options(${target} PRIVATE -fno-sanitize=undefined)
+  endif()
   set_target_properties(${target} PROPERTIES UNITY_BUILD_BATCH_SIZE 16)
   target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/src)
   target_link_libraries(${target} PRIVATE reprise GTest::gtest GTest::gmock rapidcheck Threads::Threads)

@@ -14,8 +14,6 @@ from timing import race
 PEERS = Path(__file__).parents[1] / "peers"
 sys.path.append(str(PEERS))
 
-from blocks import make_blocks  # noqa: E402
-
 # By its path: a library has the same name.
 spec = importlib.util.spec_from_file_location("peer_transformers", PEERS / "transformers.py")
 peer = importlib.util.module_from_spec(spec)
@@ -56,26 +54,9 @@ def region(figures, quick):
                     statistics.median(over["peer"]), bar)
 
 
-def step_of(shape, call):
-    """As the twin for C++ in peers/transformers.py."""
-    blocks = make_blocks(shape["count"], shape["width"], shape["heads"], shape["dropout"])
-    parameters = [parameter for block in blocks for parameter in block.parameters()]
-    x = torch.randn(shape["batch"], shape["length"], shape["width"])
-
-    def step():
-        y = x
-        for block in blocks:
-            y = call(block, y)
-        y.sum().backward()
-        for parameter in parameters:
-            parameter.grad = None
-
-    return step
-
-
 def race_of(shape, calls, rounds):
     """×plain of each call, one a round."""
-    steps = {name: step_of(shape, call) for name, call in {"plain": lambda block, x: block(x), **calls}.items()}
+    steps = {name: peer.step_of(shape, call)() for name, call in {"plain": lambda block, x: block(x), **calls}.items()}
     for step in steps.values():
         step()
     seconds = race(steps, rounds)

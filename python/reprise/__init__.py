@@ -44,12 +44,12 @@ from ._reprise import (  # noqa: E402
 from .auto import auto_checkpoint  # noqa: E402
 
 __all__ = [
-    "BudgetError", "BudgetEvent", "Chain", "ChainStage", "CompressedStore", "DeterminismError", "DrawsOfLayer", "Error",
+    "Advice", "BudgetError", "BudgetEvent", "Chain", "ChainStage", "CompressedStore", "DeterminismError", "DrawsOfLayer", "Error",
     "Estimate", "EventLog", "InfluenceMeter", "InfluenceScore", "LearnedPlan", "LossyOptions", "Machine", "MemoryBudget",
     "ParkedTensor", "PeakScope", "Pgac", "PgacReport", "Pin", "Pipeline", "PipelineAction", "PipelineEvent",
     "PipelineResidency", "PipelineSchedule", "PipelineStageCosts", "PipelineTimeline", "PlanError", "Schedule",
     "ScheduleCost", "SimulatedStep", "SkipNamespace", "SkipScope", "Skippable", "Step", "StepReport", "StepTrace", "Store",
-    "StoreError", "StoreStatistics", "TraceRecorder", "UsageError", "ValueWeights", "allocation_count", "auto_checkpoint",
+    "StoreError", "StoreStatistics", "TraceRecorder", "UsageError", "ValueWeights", "advise", "allocation_count", "auto_checkpoint",
     "balance_by_bytes", "balance_by_time", "calibrate", "checkpoint", "checkpoint_sequential", "compile", "compiled",
     "compressed_store", "current_path", "disk_store", "estimate", "host_store", "influence_of", "influence_weights", "install",
     "is_checkpointing", "is_recomputing", "live_bytes", "memory_store", "named", "offload", "peak_bytes", "planners", "pop",
@@ -58,8 +58,8 @@ __all__ = [
 
 # Loaded when they are first asked for: they import parts of torch that budgets do without.
 _LATER = {
-    "Pgac": "_pgac", "Pipeline": "pipeline", "Skippable": "pipeline", "balance_by_bytes": "pipeline",
-    "balance_by_time": "pipeline", "checkpoint": "checkpoint", "checkpoint_sequential": "_checkpoint_sequential",
+    "Advice": "_advise", "Pgac": "_pgac", "Pipeline": "pipeline", "Skippable": "pipeline", "advise": "_advise",
+    "balance_by_bytes": "pipeline", "balance_by_time": "pipeline", "checkpoint": "checkpoint", "checkpoint_sequential": "_checkpoint_sequential",
     "compile": "compiled", "compiled": "compiled", "estimate": "_estimate",
     "install": "_checkpoint_install", "planners": "planners", "profile_chain": "_layers", "schedules": "schedules",
     "uninstall": "_checkpoint_install",

@@ -12,7 +12,8 @@ import torch.utils.checkpoint
 _torch: Any = torch.utils.checkpoint
 _NAME = "torch.utils.checkpoint"
 _NAMES = ("checkpoint", "checkpoint_sequential", "CheckpointFunction", "GraphExecGroup",
-          "create_selective_checkpoint_contexts", "_checkpoint_without_reentrant_generator")
+          "create_selective_checkpoint_contexts", "_checkpoint_without_reentrant_generator",
+          "_checkpoint_without_reentrant_generator_impl")
 # install() found torch's objects here: a module's name and a name in it.
 _found: set[tuple[str, str]] = set()
 

@@ -48,9 +48,10 @@ def hooks_flag(respect_saved_tensors_hooks: bool | None, contexts: tuple[Any, An
     """RESPECT_HOOKS if kept results go through the saved-tensor hooks around the region."""
     if respect_saved_tensors_hooks is None and pair_of(contexts) is not None and _reprise.has_python_hooks():
         warnings.warn(
-            "Tensors kept by selective activation checkpointing bypass the saved_tensors_hooks around the region. "
-            "This default will change; pass respect_saved_tensors_hooks=True or False to torch.utils.checkpoint to "
-            "choose.", FutureWarning, stacklevel=stacklevel + 1)
+            "A saved_tensors_hooks context (e.g. save_on_cpu) is active around a selective activation checkpoint region. "
+            "Tensors that SAC saves currently bypass these hooks, but a future release will route them through the hooks like "
+            "any other saved tensor. Silence this warning and choose the behavior explicitly by passing "
+            "respect_saved_tensors_hooks=True|False to torch.utils.checkpoint.checkpoint.", FutureWarning, stacklevel=stacklevel + 1)
     return RESPECT_HOOKS if respect_saved_tensors_hooks else 0
 
 

@@ -6,6 +6,7 @@ keeps for backward, is never dropped. StepReport.past_operators counts it, and a
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.abc
 import importlib.machinery
@@ -13,7 +14,7 @@ import importlib.util
 import sys
 import types
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ._reprise import call_past_operators, format_bytes, is_in_region, is_in_step
@@ -21,6 +22,7 @@ from ._reprise import call_past_operators, format_bytes, is_in_region, is_in_ste
 _MODULE = "torch._inductor.output_code"
 _keeps = False
 _is_said = False
+_are_planned = 0
 
 
 def install() -> None:
@@ -63,11 +65,22 @@ def _in_step(original: Any) -> Any:
         if not is_in_step():
             return original(graph, inputs)
         known = getattr(graph, "fx_kwargs", None) or {}
-        _keeps = _keeps or not (known.get("is_backward") or known.get("is_inference") or is_in_region())
+        _keeps = _keeps or not (_are_planned or known.get("is_backward") or known.get("is_inference") or is_in_region())
         written = getattr(graph, "mutated_input_idxs", range(len(inputs)))
         return call_past_operators(original, graph, inputs, set(written))
 
     return call
+
+
+@contextlib.contextmanager
+def planned() -> Iterator[None]:
+    """Nothing is said of graphs that are called inside: they keep what a budget has planned."""
+    global _are_planned
+    _are_planned += 1
+    try:
+        yield
+    finally:
+        _are_planned -= 1
 
 
 def step_ended(past_operators: int) -> None:

@@ -26,6 +26,7 @@ Names that torch.utils.checkpoint has and this module does not define, such as p
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 import types
 import warnings
@@ -35,7 +36,7 @@ import torch.utils.checkpoint
 from torch._C._dynamo.eval_frame import get_eval_frame_callback as _eval_frame_callback
 from torch.compiler import is_dynamo_compiling as _is_dynamo_compiling
 
-from . import _reprise
+from . import _checkpoint_effects, _reprise
 from ._checkpoint_errors import CheckpointError, StopRecomputation, refuse as _refuse
 from ._checkpoint_group import GraphExecGroup
 from ._checkpoint_region import (
@@ -65,13 +66,22 @@ __all__ = [
 ]
 
 _reprise.set_checkpoint_parts(StopRecomputation, _refuse, TRACED_TENSORS)
+_checkpoint_effects.follow()
 _region = _reprise.region
 _SPECIAL = _reprise.special
+# Whether torch's own function has this option, as from 2.15 on; its texts changed with it.
+_HAS_HOOKS_OPTION = "respect_saved_tensors_hooks" in inspect.signature(_torch.checkpoint).parameters
 _NO_REENTRANT = (
-    "torch.utils.checkpoint: the use_reentrant parameter should be passed explicitly. Starting in PyTorch 2.9, calling "
+    "torch.utils.checkpoint: the use_reentrant parameter should be passed explicitly. "
+    f"{'In a future release' if _HAS_HOOKS_OPTION else 'Starting in PyTorch 2.9'}, calling "
     "checkpoint without use_reentrant will raise an exception. use_reentrant=False is recommended, but if you need to "
     "preserve the current default behavior, you can pass use_reentrant=True. Refer to docs for more details on the "
     "differences between the two variants.")
+
+
+def _of_torch(respect_saved_tensors_hooks: bool | None) -> dict[str, Any]:
+    """The option for torch's own function, which up to 2.14 always passes the hooks by."""
+    return {"respect_saved_tensors_hooks": respect_saved_tensors_hooks} if _HAS_HOOKS_OPTION else {}
 
 
 class CheckpointFunction(_torch.CheckpointFunction):  # type: ignore[misc]
@@ -155,17 +165,18 @@ def _checkpoint(
     if _is_dynamo_compiling():
         return _torch.checkpoint(
             function, *args, use_reentrant=use_reentrant, preserve_rng_state=preserve_rng_state, context_fn=context_fn,
-            determinism_check=determinism_check, debug=debug, early_stop=early_stop, **kwargs)
+            determinism_check=determinism_check, debug=debug, early_stop=early_stop, **_of_torch(respect_saved_tensors_hooks),
+            **kwargs)
     if use_reentrant is None:
         warnings.warn(_NO_REENTRANT, stacklevel=3)
         use_reentrant = True
     if use_reentrant:
         if kwargs:
             raise ValueError("Unexpected keyword arguments: " + ",".join(kwargs))
-        if context_fn is not noop_context_fn or debug is not False:
-            raise ValueError("Passing `context_fn` or `debug` is only supported when use_reentrant=False.")
-        if respect_saved_tensors_hooks is not None:
-            raise ValueError("Passing `respect_saved_tensors_hooks` is only supported when use_reentrant=False.")
+        if context_fn is not noop_context_fn or debug is not False or respect_saved_tensors_hooks is not None:
+            names = ("`context_fn`, `debug`, or `respect_saved_tensors_hooks`"
+                     if _HAS_HOOKS_OPTION or respect_saved_tensors_hooks is not None else "`context_fn` or `debug`")
+            raise ValueError(f"Passing {names} is only supported when use_reentrant=False.")
         if _eval_frame_callback() is None and not _compiled_autograd_is_on():
             return CheckpointFunction.apply(function, preserve_rng_state, *args)
         _torchs(args, kwargs)
@@ -191,35 +202,37 @@ def _checkpoint(
         return _torch.checkpoint(
             function, *args, use_reentrant=False, preserve_rng_state=preserve_rng_state, context_fn=context_fn,
             determinism_check="none" if determinism_check == "none" else "default", debug=debug, early_stop=early_stop,
-            **kwargs)
+            **_of_torch(respect_saved_tensors_hooks), **kwargs)
     return _run(
         function, args, kwargs, preserve_rng_state=preserve_rng_state, context_fn=context_fn,
         determinism_check=determinism_check, debug=debug, early_stop=early_stop,
         respect_saved_tensors_hooks=respect_saved_tensors_hooks)
 
 
-def _checkpoint_without_reentrant_generator(fn: Any, *args: Any, **kwargs: Any) -> Any:
-    """What hooks of modules drive: a region whose function runs between the generator's first and second step.
+def _checkpoint_without_reentrant_generator(
+    fn: Any, preserve_rng_state: bool = True, context_fn: Contexts = noop_context_fn, determinism_check: str = "default",
+    debug: bool = False, early_stop: bool = True, *args: Any,
+    respect_saved_tensors_hooks: bool | None = None, **kwargs: Any,
+) -> Any:
+    """The form that hooks of modules drive up to torch 2.14."""
+    return _checkpoint_without_reentrant_generator_impl(
+        fn, args, kwargs, preserve_rng_state=preserve_rng_state, context_fn=context_fn, determinism_check=determinism_check,
+        debug=debug, early_stop=early_stop, respect_saved_tensors_hooks=respect_saved_tensors_hooks)
 
-    Takes arguments in both forms that torch has had: (fn, preserve_rng_state, context_fn, determinism_check, debug,
-    early_stop, *args, **kwargs) and (fn, args, kwargs, *, preserve_rng_state=..., ...).
-    """
-    options: dict[str, Any] = {
-        "preserve_rng_state": True, "context_fn": noop_context_fn, "determinism_check": "default", "debug": False,
-        "early_stop": True, "respect_saved_tensors_hooks": None}
-    if args and isinstance(args[0], tuple):
-        options.update(kwargs)
-        arguments, keywords = args
-    else:
-        names = list(options)[:5]
-        options.update(zip(names, args))
-        arguments, keywords = args[len(names):], kwargs
-        for name in names[len(args):]:
-            if name in keywords:
-                options[name] = keywords.pop(name)
-    if _torchs(arguments, keywords):
-        return _torch._checkpoint_without_reentrant_generator(fn, *args, **kwargs)
-    return _open_region(fn, arguments, keywords, **options)
+
+def _checkpoint_without_reentrant_generator_impl(
+    fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, preserve_rng_state: bool = True,
+    context_fn: Contexts = noop_context_fn, determinism_check: str = "default", debug: bool = False, early_stop: bool = True,
+    respect_saved_tensors_hooks: bool | None = None,
+) -> Any:
+    """What hooks of modules drive: a region whose function runs between the generator's first and second step."""
+    if _torchs(args, kwargs):
+        return _torch._checkpoint_without_reentrant_generator(
+            fn, preserve_rng_state, context_fn, "none" if determinism_check == "none" else "default", debug, early_stop, *args,
+            **_of_torch(respect_saved_tensors_hooks), **kwargs)
+    return _open_region(
+        fn, args, kwargs, preserve_rng_state=preserve_rng_state, context_fn=context_fn, determinism_check=determinism_check,
+        debug=debug, early_stop=early_stop, respect_saved_tensors_hooks=respect_saved_tensors_hooks)
 
 
 def __getattr__(name: str) -> Any:

@@ -16,6 +16,7 @@ import torch
 
 from . import _reprise
 from . import checkpoint as _checkpoint  # noqa: F401  (layers that are run again are left as its functions are)
+from ._checkpoint_errors import StopRecomputation
 from ._checkpoint_region import flags_of
 
 Value = Union[torch.Tensor, "tuple[torch.Tensor | None, ...]", "list[torch.Tensor | None]"]
@@ -24,12 +25,6 @@ Loss = Callable[[Any, Any], torch.Tensor]
 
 Norm = Union[torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.BatchNorm3d]
 _NORMS = (torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.BatchNorm3d)
-
-
-# Where input and weight gradients come apart, each node of a graph is asked whether it is traceable. Nodes of Python
-# functions read that from the function's class. Newer classes of torch do not have it.
-if not hasattr(torch.autograd.Function, "is_traceable"):
-    torch.autograd.Function.is_traceable = False  # type: ignore[attr-defined]
 
 
 class Skippable:
@@ -57,7 +52,17 @@ class _Layer:
         self.pops = [name for each in skips for name in each.pops()]
         self.norms = norms
 
+    place = ""  # in the pipeline, for errors
+
     def __call__(self, value: Value) -> Any:
+        try:
+            return self._run(value)
+        except Exception as error:
+            if self.place and not isinstance(error, StopRecomputation) and self.place not in getattr(error, "__notes__", ()):
+                error.add_note(self.place)
+            raise
+
+    def _run(self, value: Value) -> Any:
         return self._module(value)
 
     def move(self, device: torch.device) -> None:
@@ -85,7 +90,7 @@ class _LayerThatDefers(_Layer):
             each for each in module.modules() if isinstance(each, _NORMS) and each.running_mean is not None]
         super().__init__(module, [stand_ins.setdefault(norm, _reprise.NormStandIn()) for norm in self._norms])
 
-    def __call__(self, value: Value) -> Any:
+    def _run(self, value: Value) -> Any:
         counts = [norm._buffers["num_batches_tracked"] for norm in self._norms]
         for norm in self._norms:
             norm._buffers["num_batches_tracked"] = None
@@ -171,6 +176,9 @@ class Pipeline:
             "deferred_batch_norm": deferred_batch_norm, "threads": threads, "observed": on_event is not None,
             "region_flags": flags_of(preserve_rng_state, determinism_check, early_stop), "debug": debug,
             "selective": _policy(selective)})
+        stages = [stage for stage, count in enumerate(balance) for _ in range(count)]
+        for index, (layer, stage) in enumerate(zip(self._layers, stages)):
+            layer.place = f"Raised by layer {index} ({layer.name}) of the pipeline, in stage {stage}."
 
     def __call__(self, input: Value) -> Any:
         return self.forward(input)
@@ -179,7 +187,7 @@ class Pipeline:
         """The model's output for a mini-batch; backward of it runs backward of all stages.
 
         Raises UsageError for values that cannot be cut, and inside of a checkpointed region. The first error of a layer
-        comes out as it is, and the next call works. Backward raises UsageError with create_graph=True and for gradients
+        comes out as it is, with a note that names the layer and its stage, and the next call works. Backward raises UsageError with create_graph=True and for gradients
         of chosen tensors (torch.autograd.grad).
         """
         self._follow()

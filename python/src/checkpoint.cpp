@@ -20,6 +20,7 @@
 #include "checkpoint_call.h"
 #include "checkpoint_options.h"
 #include "checkpoint_policy.h"
+#include "libtorch/operators/ordered_effects.h"
 #include "region/open_region.h"
 
 namespace reprise::python {
@@ -211,6 +212,10 @@ void bind_checkpoint(py::module_& module) {
   });
   module.def("has_python_hooks",
              [] { return !at::SavedTensorDefaultHooks::get_tls_state().stack.empty(); });
+  // Unlike the public function it passes by operators that are unknown or cannot be declared.
+  module.def("declare_ordered_effects", [](const std::string& op, bool has_effects) {
+    libtorch::declare_ordered_effects(op, has_effects);
+  });
   py::class_<Selective>(module, "Selective")
       .def_static("of_list",
                   [](const py::list& overloads, bool allow) {

@@ -26,9 +26,6 @@ struct StopFunction final : torch::PyTorchError {
   PyObject* python_type() override { return checkpoint_parts().stop; }
 };
 
-// The interpreter is shutting down: its objects go with it, and its lock is not given any more.
-bool is_over() { return Py_IsInitialized() == 0; }
-
 const char* name_of(region::Mismatch::Kind kind) {
   using Kind = region::Mismatch::Kind;
   switch (kind) {
@@ -90,6 +87,8 @@ Owned call(PyObject* function, PyObject* arguments, PyObject* keywords) {
 }
 
 }  // namespace
+
+bool is_over() { return Py_IsInitialized() == 0; }
 
 void throw_python_error() {
   python_error error;

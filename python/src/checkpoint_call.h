@@ -35,6 +35,9 @@ struct CheckpointParts {
 };
 CheckpointParts& checkpoint_parts();
 
+// The interpreter is shutting down: its objects go with it, and its lock is not given any more.
+bool is_over();
+
 // A reference that is given back under the lock, by whatever thread.
 class Owned {
  public:

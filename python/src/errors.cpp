@@ -6,7 +6,7 @@
 #include <exception>
 
 #include "bindings.h"
-#include "libtorch/operators/operator_errors.h"
+#include "libtorch/base/leaving_errors.h"
 
 namespace reprise::python {
 namespace {
@@ -51,8 +51,8 @@ bool set_error() {
   }
 }
 
-// An operator may run without the interpreter's lock, on any thread.
-void leave_operator() {
+// An operator, or a function of autograd's graph, may run without the interpreter's lock, on any thread.
+void leave_call() {
   if (Py_IsInitialized() == 0) return;
   const py::gil_scoped_acquire gil;
   if (set_error()) throw py::error_already_set();
@@ -98,7 +98,7 @@ void bind_errors(py::module_& module) {
   types.plan = make_type(module, "PlanError", "A schedule or plan cannot be followed.",
                          py::make_tuple(error));
   py::register_local_exception_translator(&translate);
-  libtorch::set_error_translator(&leave_operator);
+  libtorch::set_error_translator(&leave_call);
 }
 
 }  // namespace reprise::python

@@ -8,6 +8,7 @@
 #include <reprise/budget.h>
 #include <reprise/budget_extensions.h>
 #include <reprise/error.h>
+#include <torch/csrc/autograd/python_variable.h>
 
 #include <chrono>
 #include <map>
@@ -93,10 +94,16 @@ using CallKey = std::pair<std::uint64_t, std::int64_t>;
 using Weights = std::map<CallKey, double>;
 
 // Weights by a dict of operators' names, or by a function that is asked about each new call when the
-// next step begins.
+// next step begins; about each call again, where a function sees gradients meanwhile.
 class PythonWeights final : public ValueWeights {
  public:
-  explicit PythonWeights(const py::object& given) {
+  PythonWeights(const py::object& given, const py::object& gradient) {
+    if (PyCallable_Check(gradient.ptr()) != 0) {
+      gradient_ = Owned::borrowed(gradient.ptr());
+    } else if (!gradient.is_none()) {
+      throw UsageError("value_weights(): gradient is " + py::repr(gradient).cast<std::string>() +
+                       "; give a function of (name, kind, number, value, gradient), or None");
+    }
     if (py::isinstance<py::dict>(given)) {
       by_name_ = option_as<decltype(by_name_)>(given, "value_weights(): weights",
                                                "a dict of operators' names and their weights");
@@ -114,7 +121,7 @@ class PythonWeights final : public ValueWeights {
       const std::lock_guard<std::mutex> lock(mutex_);
       asked.swap(new_calls_);
     }
-    if (!asked.empty()) ask(asked);
+    if (function_ && (gradient_ || !asked.empty())) ask(asked);
     const std::lock_guard<std::mutex> lock(mutex_);
     return std::make_unique<OneStep>(*this, weights_);
   }
@@ -135,14 +142,36 @@ class PythonWeights final : public ValueWeights {
       of_.new_calls_.emplace(CallKey(call.kind, call.number), call.name);
       return 1;
     }
+    // Without a lock of the tape.
+    void gradient(const Call& call, const at::Tensor& value, const at::Tensor& gradient) override {
+      if (!of_.gradient_) return;
+      const py::gil_scoped_acquire gil;
+      const auto wrap = [](const at::Tensor& tensor) {
+        return py::reinterpret_steal<py::object>(THPVariable_Wrap(tensor));
+      };
+      const py::tuple arguments = py::make_tuple(std::string(call.name), call.kind, call.number,
+                                                 wrap(value), wrap(gradient));
+      const Owned result(PyObject_Call(of_.gradient_.get(), arguments.ptr(), nullptr));
+      if (!result) throw_python_error();
+    }
 
    private:
     PythonWeights& of_;
     const std::shared_ptr<const Weights> weights_;
   };
 
-  void ask(const std::map<CallKey, std::string>& calls) {
-    auto weights = std::make_shared<Weights>(*weights_);
+  void ask(const std::map<CallKey, std::string>& new_calls) {
+    std::map<CallKey, std::string> calls = new_calls;
+    auto weights = std::make_shared<Weights>();
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (gradient_) {
+        calls.insert(known_calls_.begin(), known_calls_.end());
+        known_calls_ = calls;
+      } else {
+        *weights = *weights_;
+      }
+    }
     {
       const py::gil_scoped_acquire gil;
       const py::handle function(function_.get());
@@ -156,10 +185,11 @@ class PythonWeights final : public ValueWeights {
   }
 
   std::map<std::string, double, std::less<>> by_name_;
-  Owned function_;
+  Owned function_, gradient_;
   std::mutex mutex_;
   std::shared_ptr<const Weights> weights_ = std::make_shared<Weights>();
-  std::map<CallKey, std::string> new_calls_;
+  std::map<CallKey, std::string> new_calls_;    // since the last step began
+  std::map<CallKey, std::string> known_calls_;  // where each is asked about again
 };
 
 void bind_observers(py::module_& module) {
@@ -222,15 +252,20 @@ void bind_weights(py::module_& module) {
       module, "ValueWeights", "Weights for MemoryBudget(weights=...); value_weights() makes them.");
   module.def(
       "value_weights",
-      [](const py::object& weights) -> std::shared_ptr<ValueWeights> {
-        return std::make_shared<PythonWeights>(weights);
+      [](const py::object& weights, const py::object& gradient) -> std::shared_ptr<ValueWeights> {
+        return std::make_shared<PythonWeights>(weights, gradient);
       },
-      py::arg("weights"),
+      py::arg("weights"), py::kw_only(), py::arg("gradient") = py::none(),
       "Weights of values: the score by which a budget drops a value is multiplied by its weight.\n\n"
       "weights: a dict from operators' names (\"aten::mm\") to weights, or a function of (name, kind,\n"
       "    number). The function is asked about a call when the step after it begins. Calls of the same\n"
       "    shapes have an equal `kind`. A call's place in the step is its `number`. Until then, and\n"
-      "    where nothing is known, a weight is 1.\n\n"
+      "    where nothing is known, a weight is 1.\n"
+      "gradient: a function of (name, kind, number, value, gradient), called when backward has made the\n"
+      "    gradient of a call's result, if the value has its bytes then. Both are tensors of one shape;\n"
+      "    do not change or keep them. It is called on the threads of backward, under the interpreter's\n"
+      "    lock, and what it raises leaves backward as it is. With it, the function of weights is asked\n"
+      "    about each known call whenever a step begins.\n\n"
       "Values of weights below 1 are dropped sooner. Gradients are bitwise the same whatever they are.\n"
       "Weights are from 1e-30 to 1e30; another one is a UsageError from the operator.");
 }
@@ -254,6 +289,11 @@ bool set_extension(BudgetOptions& options, const std::string& name, const py::ha
   if (name == "store") {
     const auto* const store =
         given_as<const PythonStore*>(value, "give a store, such as disk_store(), or None");
+    if (store != nullptr && store->is_written()) {
+      throw UsageError(
+          "MemoryBudget: the store is written in Python, and the tape parks under a lock for which threads of Python may "
+          "wait; give disk_store() or another one of reprise, or use reprise.offload() with your store inside the step");
+    }
     if (store != nullptr) options.store = store->get();
   } else if (name == "weights") {
     options.weights = given_as<std::shared_ptr<ValueWeights>>(

@@ -37,7 +37,7 @@ class LayerReference {
 
   // Under the lock.
   py::object get() const {
-    const py::handle holder = PyWeakref_GetObject(holder_->get());
+    const py::object holder = py::handle(holder_->get())();  // a weak reference is called
     if (holder.is_none()) {
       throw UsageError(
           "Pipeline: the pipeline of this layer is gone; keep it as long as it is used");
@@ -197,7 +197,7 @@ std::function<void(const PipelineEvent&)> observer_of(const py::object& holder) 
   if (!*reference) throw py::error_already_set();
   return [reference](const PipelineEvent& event) {
     const py::gil_scoped_acquire locked;
-    const auto alive = py::reinterpret_borrow<py::object>(PyWeakref_GetObject(reference->get()));
+    const py::object alive = py::handle(reference->get())();
     if (alive.is_none()) return;
     std::vector<Owned> values;
     values.emplace_back(py::cast(event).release().ptr());

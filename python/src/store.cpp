@@ -36,7 +36,7 @@ class PythonCompressedStore final : public PythonStore {
  public:
   explicit PythonCompressedStore(const std::shared_ptr<CompressedStore>& store)
       : PythonStore(store) {}
-  CompressedStore& store() const { return static_cast<CompressedStore&>(*get()); }
+  CompressedStore& store() const { return static_cast<CompressedStore&>(itself()); }
 };
 
 // Given back without the lock: the value may be on its way.
@@ -81,7 +81,23 @@ void bind_store(py::module_& module) {
   py::class_<PythonStore>(
       module, "Store",
       "Holds values of tensors elsewhere: disk_store(), host_store(), compressed_store() and\n"
-      "memory_store() make one. Any number of threads may use one.")
+      "memory_store() make one. Any number of threads may use one.\n\n"
+      "A store of your own derives from this class:\n\n"
+      "    class Files(reprise.Store):\n"
+      "        exact = True                  # whether get() returns the bits that put() was given; False\n"
+      "        def put(self, flat): ...      # keeps a row of elements, and returns what it is found by\n"
+      "        def get(self, kept): ...      # the row, for what put() returned\n"
+      "        def drop(self, kept): ...     # optional: the value is not needed again\n"
+      "        def prefetch(self, kept): ... # optional: begins to fetch; False if no more is fetched now\n"
+      "        def takes(self, device): ...  # optional: whether it takes tensors of a device; the CPU's\n"
+      "        def flush(self): ...          # optional: waits until nothing moves\n\n"
+      "put() is given a contiguous tensor of one dimension, not empty, without history. It may keep the\n"
+      "tensor itself, but not write to it. get() returns a contiguous tensor of the same size, dtype and\n"
+      "device, any number of times. Both may run on any thread, several at once, each under the\n"
+      "interpreter's lock and with gradients off. What they raise leaves the operator that saves, or\n"
+      "backward(), as it is; what drop() raises goes to sys.unraisablehook. A MemoryBudget cannot park\n"
+      "in such a store, since its tape works under a lock; offload() can.")
+      .def(py::init<>())
       .def(
           "park",
           [](const PythonStore& it, const at::Tensor& tensor) {
@@ -94,17 +110,17 @@ void bind_store(py::module_& module) {
       .def(
           "takes",
           [](const PythonStore& it, const py::object& device) {
-            return it.get()->takes(device_of(device));
+            return it.itself().takes(device_of(device));
           },
           py::arg("device"), "Whether tensors of that device can be parked.")
       .def(
-          "flush", [](const PythonStore& it) { it.get()->flush(); }, NoGil(),
+          "flush", [](const PythonStore& it) { it.itself().flush(); }, NoGil(),
           "Waits until no value is moving. Raises StoreError for one that could not be parked.")
       .def(
-          "statistics", [](const PythonStore& it) { return it.get()->statistics(); },
+          "statistics", [](const PythonStore& it) { return it.itself().statistics(); },
           "Counts and bytes of now.")
       .def_property_readonly(
-          "exact", [](const PythonStore& it) { return it.get()->exact(); },
+          "exact", [](const PythonStore& it) { return it.itself().exact(); },
           "Whether every loaded value has the bits of the parked one.")
       .def("__repr__", [](const PythonStore& it) { return "<" + it.get()->name() + ">"; });
 }

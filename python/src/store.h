@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "bindings.h"
+#include "written_store.h"
 
 namespace reprise::python {
 
@@ -22,17 +23,27 @@ void without_gil(const F& f) {
 
 class PythonStore {
  public:
+  // Makes a store that a class of Python writes.
+  PythonStore() : written_(std::make_shared<WrittenStore>(*this)) {}
   explicit PythonStore(std::shared_ptr<Store> store) : store_(std::move(store)) {}
-  PythonStore(PythonStore&&) noexcept = default;
+  PythonStore(PythonStore&& other) noexcept = default;  // not of one that Python has written
   PythonStore(const PythonStore&) = delete;
   PythonStore& operator=(const PythonStore&) = delete;
   virtual ~PythonStore() {
+    if (written_ != nullptr) written_->forget();
     without_gil([this] { store_.reset(); });
   }
-  const std::shared_ptr<Store>& get() const { return store_; }
+  // Throws UsageError for a class of Python that is not whole.
+  std::shared_ptr<Store> get() const {
+    return written_ != nullptr ? written_->kept_alive() : store_;
+  }
+  bool is_written() const { return written_ != nullptr; }
+  // Without keeping a written one's object of Python alive.
+  Store& itself() const { return written_ != nullptr ? *written_ : *store_; }
 
  private:
   std::shared_ptr<Store> store_;
+  std::shared_ptr<WrittenStore> written_;
 };
 
 }  // namespace reprise::python

@@ -29,6 +29,7 @@
 
 #include "core/recycling_allocator.h"
 #include "libtorch/autograd/zero_gradients.h"
+#include "libtorch/base/leaving_errors.h"
 #include "libtorch/base/thread_state.h"
 #include "libtorch/operators/operator_trace.h"
 #include "region/arguments.h"
@@ -143,7 +144,9 @@ class Placeholder final : public libtorch::SavedVariableHooks, public Recycled<P
   ~Placeholder() override;
 
   void call_pack_hook(const at::Tensor& tensor) override;
-  at::Tensor call_unpack_hook() override { return frame_->fetch(*this); }
+  at::Tensor call_unpack_hook() override {
+    return libtorch::with_leaving_errors([this] { return frame_->fetch(*this); });
+  }
 
   const Metadata& metadata() const { return metadata_; }
   std::size_t index() const { return index_; }

@@ -11,6 +11,7 @@
 #include "core/recycling_allocator.h"
 #include "libtorch/autograd/engine.h"
 #include "libtorch/autograd/saved_tensor.h"
+#include "libtorch/base/leaving_errors.h"
 #include "libtorch/base/tensor_form.h"
 #include "libtorch/base/thread_state.h"
 #include "libtorch/memory/managed_memory.h"
@@ -56,6 +57,14 @@ class OffloadHooks final : public SavedVariableHooks, public Recycled<OffloadHoo
   explicit OffloadHooks(OffloadLedger& ledger) : ledger_(ledger) {}
 
   void call_pack_hook(const at::Tensor& tensor) override {
+    libtorch::with_leaving_errors([&] { pack(tensor); });
+  }
+  at::Tensor call_unpack_hook() override {
+    return libtorch::with_leaving_errors([&] { return unpack(); });
+  }
+
+ private:
+  void pack(const at::Tensor& tensor) {
     origin_ = libtorch::WeakNode(tensor);
     version_ = libtorch::SavedVersion(tensor);
     counter_ = tensor.unsafeGetTensorImpl()->version_counter();
@@ -75,7 +84,7 @@ class OffloadHooks final : public SavedVariableHooks, public Recycled<OffloadHoo
     park(tensor, min_bytes);
   }
 
-  at::Tensor call_unpack_hook() override {
+  at::Tensor unpack() {
     std::optional<c10::AutoGradMode> no_grad;
     if (c10::GradMode::is_enabled()) no_grad.emplace(false);
     at::Tensor tensor = std::visit([this](auto& place) { return restore(place); }, place_);
@@ -83,7 +92,6 @@ class OffloadHooks final : public SavedVariableHooks, public Recycled<OffloadHoo
     return tensor;
   }
 
- private:
   void park(const at::Tensor& tensor, std::int64_t min_bytes) {
     const FlatForm form(tensor);
     const std::int64_t bytes = form.length() * static_cast<std::int64_t>(dtype_.itemsize());

@@ -68,29 +68,44 @@ OffloadedMemory::Reader::Reader(std::shared_ptr<OffloadedMemory> memory)
 }
 
 OffloadedMemory::Reader::~Reader() {
+  at::Tensor freed_last;  // without the lock: whoever made the memory may need others to free it
   const std::lock_guard lock(memory_->mutex_);
+  freed_last = memory_->fetched_;
   memory_->count_reader(*this);
   --memory_->readers_;
 }
 
 at::Tensor OffloadedMemory::read(Reader& reader) {
-  const std::lock_guard lock(mutex_);
-  const at::Tensor flat = fetched_.defined() ? fetched_ : fetch();
-  count_reader(reader);
+  {
+    const std::lock_guard lock(mutex_);
+    if (fetched_.defined()) {
+      const at::Tensor flat = fetched_;
+      count_reader(reader);
+      return flat;
+    }
+  }
+  const at::Tensor flat = fetch(reader);
+  // Now that this one makes room.
+  ledger_->prefetch_before(order_);
   return flat;
 }
 
-at::Tensor OffloadedMemory::fetch() {
+// The store is asked without this memory's lock. It may need another lock, of a language for
+// example, while a thread that has that one waits here. Two readers that come at the same time both
+// fetch.
+at::Tensor OffloadedMemory::fetch(Reader& reader) {
   at::Tensor flat = parked_->load();
   if (flat.storage_offset() != 0) flat = flat.clone();
-  ++fetches_;
-  unread_ = readers_;
-  if (readers_ > 1 && ledger_->reserve(parked_->bytes().count)) {
-    fetched_ = flat;
-    is_fetched_ = true;
+  const std::lock_guard lock(mutex_);
+  if (!fetched_.defined()) {
+    ++fetches_;
+    unread_ = readers_;
+    if (readers_ > 1 && ledger_->reserve(parked_->bytes().count)) {
+      fetched_ = flat;
+      is_fetched_ = true;
+    }
   }
-  // Now that this one makes room.
-  ledger_->prefetch_before(order_);
+  count_reader(reader);
   return flat;
 }
 

@@ -2,8 +2,8 @@
 //
 // One OffloadedMemory stands for the contents of one storage, or of a part of one, at one version.
 // It knows its storage weakly: while that lives, whoever holds it, readers read it in place. Locks:
-// a memory's is held while it is fetched, the ledger's only for its tables; the first may be held
-// when the second is taken, never the other way round.
+// a memory's is held for its counts of readers, the ledger's for its tables, and neither while the
+// store parks or loads.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -60,7 +60,7 @@ class OffloadedMemory {
 
   std::optional<c10::Storage> in_place() const;
   at::Tensor read(Reader& reader);
-  at::Tensor fetch();
+  at::Tensor fetch(Reader& reader);
   // A reader has read the last fetch, or never will.
   void count_reader(Reader& reader);
   // False if the store will not fetch more.

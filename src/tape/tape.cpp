@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "libtorch/autograd/engine.h"
 #include "libtorch/memory/counting_allocator.h"
 #include "libtorch/memory/memory_limit.h"
 #include "tape/observation.h"
@@ -18,8 +19,9 @@ using libtorch::ManagedMemory;
 
 namespace {
 
-// Results of backward are dropped last. To replay a gradient that waits to be added to another one
-// takes all of backward so far, and its forward, which may not fit.
+// Results of backward are dropped last, but not those of evaluation and updates. To replay a
+// gradient that waits to be added to another one takes all of backward so far, and its forward,
+// which may not fit.
 constexpr float kWeightOfGradients = 1e8;
 
 bool is_whole_number(at::ScalarType type) { return type == at::kLong || type == at::kInt; }
@@ -167,13 +169,14 @@ double Tape::add(std::unique_ptr<Producer> producer, double now,
   const double again = producer->again;
   look_for_kinds(*producer);
   number_results(*producer);
+  const bool is_of_backward = !at::GradMode::is_enabled() && libtorch::current_backward_id() >= 0;
   for (const Producer::Output& output : producer->outputs) {
     output.value->own_cost = again;
     if (output.value->kind_bit != 0) {
       output.value->own_cost = std::min(again, costs_.seconds_to_pack(output.value->size));
     }
     output.value->depth = depth + 1;
-    if (!at::GradMode::is_enabled()) output.value->weight *= kWeightOfGradients;
+    if (is_of_backward) output.value->weight *= kWeightOfGradients;
     touch(*output.value, now);
     update_entry(*output.value);
   }

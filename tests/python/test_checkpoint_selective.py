@@ -5,6 +5,7 @@ import gc
 
 import pytest
 import torch
+from torch._library.effects import EffectType
 
 import reprise
 from reprise.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
@@ -156,6 +157,37 @@ def test_offloading_what_is_in_host_memory_keeps_it(policy):
     y = checkpoint(
         lambda x: x.sin().cos(), x, use_reentrant=False, context_fn=contexts(lambda *args, **kwargs: answer))
     assert torch.equal(torch.autograd.grad(y.sum(), x)[0], expected)
+
+
+@torch.library.custom_op("reprise_tests::counted", mutates_args=())
+def counted(x: torch.Tensor) -> torch.Tensor:
+    RUNS.append(None)
+    return x.clone()
+
+
+counted.register_autograd(lambda ctx, gradient: gradient.clone(), setup_context=lambda ctx, inputs, output: None)
+
+
+@pytest.mark.parametrize("policy, runs", [
+    ("PREFER_RECOMPUTE", 1), ("MUST_CPU_OFFLOAD", 1), ("MUST_SAVE", 1), ("MUST_RECOMPUTE", 2)])
+def test_operators_in_torch_s_table_of_effects_run_once_unless_the_policy_insists(policy, runs):
+    answer = getattr(CheckpointPolicy, policy)
+
+    def runs_of_a_step():
+        RUNS.clear()
+        x = torch.randn(3, requires_grad=True)
+        y = checkpoint(lambda x: counted(x.sin()).cos(), x, use_reentrant=False,
+                       context_fn=contexts(lambda context, op, *args, **kwargs: RECOMPUTE if "counted" not in str(op) else answer))
+        y.sum().backward()
+        assert torch.equal(x.grad, -x.sin().sin() * x.cos())
+        return len(RUNS)
+
+    counted.register_effect(EffectType.ORDERED)
+    try:
+        assert runs_of_a_step() == runs
+    finally:
+        counted.register_effect(None)
+    assert runs_of_a_step() == (2 if "RECOMPUTE" in policy else 1)
 
 
 def test_hooks_around_see_what_is_kept_if_they_are_respected():

@@ -86,3 +86,37 @@ def test_graphs_of_kernels_get_their_inputs_and_what_they_keep_is_named(monkeypa
             y = graph(network.x)
             torch.empty(1 << 28)
             y.sum()
+
+
+def test_a_planned_model_holds_its_own_budget_and_the_step_its_own():
+    """The tape drops what operators around the graph keep; what the graph hands over is as planned."""
+    torch._dynamo.reset()
+    torch.manual_seed(3)
+    around = [nn.Sequential(*(nn.Sequential(nn.Linear(64, 64), nn.GELU()) for _ in range(3))) for _ in range(2)]
+
+    def inside(y):
+        return (y.sin() * y.cos()).exp().tanh()
+
+    parameters = [each for module in around for each in module.parameters()]
+    x = torch.randn(512, 64)
+
+    def gradients(call):
+        y = around[0](x)
+        for _ in range(3):
+            y = call(y)
+        return torch.autograd.grad(around[1](y).square().sum(), parameters)
+
+    plain = torch.compile(inside, backend="aot_eager", dynamic=False)
+    expected = gradients(plain)
+    with reprise.PeakScope() as scope:
+        gradients(plain)
+    torch._dynamo.reset()
+    planned = reprise.compile(inside, memory_budget=scope.live_at_start + scope.peak_above_start, backend="aot_eager")
+    budget = reprise.MemoryBudget(scope.live_at_start + scope.peak_above_start * 2 // 3)
+    for _ in range(2):
+        with budget.step():
+            found = gradients(planned)
+        assert same(found, expected)
+    report = budget.report()
+    assert report.peak <= budget.limit and report.dropped > 0
+    assert reprise.compiled.report()[-1].predicted_peak <= scope.peak_above_start

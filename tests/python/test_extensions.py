@@ -63,6 +63,19 @@ def test_values_of_less_weight_are_dropped_before_others(network):
     assert products["aten::addmm"] > others.get("aten::addmm", 0) and sum(others.values()) > 0
 
 
+def test_results_without_grad_mode_are_dropped_as_others_are_and_those_of_backward_last(network):
+    log = reprise.EventLog()
+    budget = reprise.MemoryBudget(
+        network.limit(0.6), observer=log, plan_repeated_steps=False, heuristic="lru")
+    with budget.step():
+        with torch.no_grad():
+            early = [network.x.exp() for _ in range(3)]
+        assert network.is_same(network.gradients())
+        assert all(torch.equal(each, network.x.exp()) for each in early)
+    dropped = [event.name for event in log.take() if event.kind == "dropped"]
+    assert dropped[:3] == ["aten::exp"] * 3  # the least recently used of all
+
+
 def test_a_function_is_asked_once_about_each_call_when_the_next_step_begins(network):
     asked = []
 

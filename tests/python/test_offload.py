@@ -190,6 +190,12 @@ def test_an_error_of_a_region_has_the_name_in_force():
         assert getattr(caught.value, "__notes__", []) == notes
 
 
+def test_errors_of_a_store_leave_the_operator_that_saves_with_their_class(tmp_path):
+    x = torch.randn(256, 256, requires_grad=True)
+    with reprise.offload(reprise.disk_store(tmp_path, byte_cap="4KiB")), pytest.raises(reprise.StoreError, match="byte_cap"):
+        torch.tanh(x).sin()
+
+
 def test_a_graph_with_parked_values_dies_without_the_collector(tmp_path):
     gc.disable()
     try:

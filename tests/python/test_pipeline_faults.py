@@ -30,7 +30,7 @@ def test_layers_know_which_run_they_are_in_and_events_are_told():
         ("0F0", False), ("0F1", False), ("0B1", False), ("0B0", True), ("0B0", False)]
     timeline = pipe.timeline()
     assert len(timeline.workers) == 1 and len(timeline.workers[0].events) == 5 and timeline.time > 0
-    assert "F0" in timeline.text(columns=60) and "<svg" in timeline.svg() and '"ph"' in timeline.chrome_trace()
+    assert timeline.text(columns=60).startswith("worker 0 ") and "<svg" in timeline.svg() and '"ph"' in timeline.chrome_trace()
 
 
 def test_workers_have_the_callers_settings_and_parameters_their_hooks():
@@ -74,14 +74,17 @@ def test_the_first_exception_comes_out_as_itself_and_the_next_step_works(kind, s
         with pytest.raises(kind, match="layer 3 broke") as caught:
             pipe.step(x, x, nn.functional.mse_loss)
         assert any(entry.name == "maybe" for entry in caught.traceback)
+        assert getattr(caught.value, "__notes__", []) == (
+            ["Raised by layer 3 (Returns) of the pipeline, in stage 1."] if issubclass(kind, Exception) else [])
         left[0] = -1
         model.zero_grad()
         assert same(outcome(model, pipe.step(x, x, nn.functional.mse_loss).loss), good)
     for at in (4, 6):  # in a recomputation of a backward of the user's own
         left[0] = at
         output = pipe(x)
-        with pytest.raises(kind, match="layer 3 broke"):
+        with pytest.raises(kind, match="layer 3 broke") as caught:
             output.sum().backward()
+        assert len(getattr(caught.value, "__notes__", [])) == issubclass(kind, Exception)
         model.zero_grad()
 
 
@@ -180,10 +183,14 @@ def test_calls_that_do_not_fit_are_refused():
         pipe.step(x, x, nn.functional.mse_loss)
     with pytest.raises(reprise.UsageError, match="reduction is 'max'"):
         pipe.step(x.detach(), x.detach(), nn.functional.mse_loss, reduction="max")
-    with pytest.raises(RuntimeError, match="gradients of chosen tensors"):
+    with pytest.raises(reprise.UsageError, match="gradients of chosen tensors"):
         torch.autograd.grad(pipe(x).sum(), [x])
-    with pytest.raises(RuntimeError, match="create_graph=true"):
+    with pytest.raises(reprise.UsageError, match="create_graph=true"):
         pipe(x).sum().backward(create_graph=True)
+    loss = pipe(x).sum()
+    loss.backward()
+    with pytest.raises(reprise.UsageError, match="a graph that was freed"):
+        loss.backward()
     with pytest.raises(reprise.UsageError, match="cannot run inside of checkpoint"):
         reprise.checkpoint(pipe, x, use_reentrant=False)
     with pytest.raises(reprise.UsageError, match="give both a target and a loss"):

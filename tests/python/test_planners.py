@@ -6,6 +6,7 @@ from torch import nn
 
 import reprise
 from reprise import planners
+from test_written_stores import Copies
 
 
 def chain_of(stages, output=1000, saved=3000):
@@ -113,9 +114,9 @@ def test_a_schedule_with_offloads_takes_a_store(tmp_path):
     chain = reprise.profile_chain(model.layers, model.x, repetitions=1)
     schedule = planners.rotor(chain, planners.Rotor(chain, store_rate=1e15).least, store_rate=1e15)
     assert any(operation == "offload" for operation, _ in schedule.steps)
-    store = reprise.disk_store(tmp_path, in_flight=0)
-    run = lambda: reprise.checkpoint_sequential(model.layers, schedule, model.x, store=store)  # noqa: E731
-    assert model.is_same(model.gradients(run)) and store.statistics().read == store.statistics().written > 0
+    for store in reprise.disk_store(tmp_path, in_flight=0), Copies():
+        run = lambda: reprise.checkpoint_sequential(model.layers, schedule, model.x, store=store)  # noqa: E731, B023
+        assert model.is_same(model.gradients(run)) and store.statistics().read == store.statistics().written > 0
     with pytest.raises(reprise.UsageError, match="store"):
         reprise.checkpoint_sequential(model.layers, schedule, model.x)
 

@@ -17,9 +17,10 @@ from torch._dynamo.backends.registry import lookup_backend
 
 from .._reprise import UsageError
 from ._budget import CompiledBudget, _budgets, as_raised
+from ._frontier import Frontier, FrontierPoint, frontier
 from ._report import GraphReport
 
-__all__ = ["CompiledBudget", "GraphReport", "budget", "compile", "report"]
+__all__ = ["CompiledBudget", "Frontier", "FrontierPoint", "GraphReport", "budget", "compile", "frontier", "report"]
 
 
 def compile(model: Callable[..., Any], *, memory_budget: str | int, device: str | torch.device = "cpu", **options: Any) -> Any:
@@ -27,6 +28,9 @@ def compile(model: Callable[..., Any], *, memory_budget: str | int, device: str 
 
     `memory_budget`: "8GiB" or an int for all bytes of the device, "+2GiB" above those live before the step, "60%" of what a
     step of torch.compile's own takes above them. Sizes are fixed: another shape is another graph, with a plan of its own.
+
+    Plans are stored on disk, in the folder that REPRISE_PLAN_CACHE_DIR names or beside inductor's own caches. Ranks of
+    torch.distributed that compile the same graph take one plan, for the least of their bytes.
 
     The first call raises BudgetError, which names the least, where the bytes do not suffice. Raises UsageError for what
     cannot be planned: dynamic shapes, CUDA graphs, compiled autograd, another budget of torch's, and backends that do not

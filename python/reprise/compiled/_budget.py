@@ -19,15 +19,16 @@ from typing import Any
 import torch
 from torch import fx
 from torch._dynamo.exc import BackendCompilerFailed
-from torch._dynamo.symbolic_convert import InstructionTranslator
 
-from .._reprise import BudgetError, Error, PeakScope, format_bytes, live_bytes
+from .._reprise import BudgetError, Error, PeakScope, UsageError, format_bytes, live_bytes
 from ..running.asked import Asked
 from . import _hooks
+from ._cache import CachedPlanner
 from ._joint import Joint, Others
 from ._plan import Chosen, GraphPlanner, Need, NoPlan
-from ._report import GraphReport, recomputed_in
-from ._torch import reset_code
+from ._ranks import Agreement
+from ._report import GraphReport, report_of
+from ._torch import InstructionTranslator, reset_code
 
 # Corrections after measured steps; what is live before a step, such as the optimizer's state, grows in the first ones.
 _MOST_CORRECTIONS = 3
@@ -49,6 +50,9 @@ class PlannedGraph:
         self.chosen: Chosen | None = None
         self.name = ""
         self.tokens: weakref.WeakSet[_Token] = weakref.WeakSet()
+
+    def refused(self, error: UsageError) -> None:
+        raise error
 
     def choose(self, joint: Joint, default: list[fx.Node]) -> list[int]:
         self.chosen = self.budget.choose(self, joint, default)
@@ -92,6 +96,7 @@ class CompiledBudget:
         self._peak_before_planning = 0
         self._slack = _SCALARS
         self._corrections = 0
+        self._ranks = Agreement()
         self._lock = threading.RLock()
         _budgets.add(self)
 
@@ -99,7 +104,9 @@ class CompiledBudget:
         """Graphs that are compiled inside are planned."""
         return _hooks.planning(self._begin_graph)
 
-    def _begin_graph(self, backend: str) -> PlannedGraph:
+    def _begin_graph(self, backend: str | UsageError) -> PlannedGraph:
+        if isinstance(backend, UsageError):
+            raise backend
         return PlannedGraph(self, backend)
 
     # -- Plans
@@ -109,15 +116,15 @@ class CompiledBudget:
         if not self.asked.share:
             return self.asked.limit_before_measuring(live)
         if self._needs:
-            return live + int(self.asked.share * _stacked_share(self._needs, 1.0))
+            return live + int(self.asked.share * stacked_need(self._needs, 1.0))
         default = [each.chosen.default for each in self._in_step if each.chosen] if self._is_open() or newest is None else []
-        return live + int(self.asked.share * _stacked([*default, *([newest.default] if newest else [])]))
+        return live + int(self.asked.share * stacked([*default, *([newest.default] if newest else [])]))
 
     def choose(self, graph: PlannedGraph, joint: Joint, default: list[fx.Node]) -> Chosen:
         with self._lock:
             if self._scope:
                 self._peak_before_planning = max(self._peak_before_planning, self._scope.peak)
-            planner = graph.planner = GraphPlanner(joint, default)
+            planner = graph.planner = CachedPlanner(joint, default)
             at = len(self._in_step) if self._is_open() else 0
             if at == 0:
                 gc.collect()  # graphs that were compiled before hold tensors in cycles
@@ -128,16 +135,16 @@ class CompiledBudget:
                 self._scope.__enter__()  # what planning took is not the step's
             return chosen
 
-    def _chosen_within(self, planner: GraphPlanner, at: int) -> Chosen:
+    def _chosen_within(self, planner: CachedPlanner, at: int) -> Chosen:
         live = live_bytes(self.device)
         limit = self._limit_above(self._live_before if self._is_open() else live, planner)
         others = self._needed_after(at, limit)
         try:
-            return planner.choose(limit - live - self._slack, others)
+            return self._ranks.choose(planner, limit - live - self._slack, others)
         except NoPlan as none:
             if not self._needs and not self.peaks and (at > 0 or self.asked.share):
                 # Those before it left it too little, or the share is one of more graphs. The next step divides anew.
-                return planner.choose(none.least, others)
+                return self._ranks.choose(planner, none.least, others)
             raise self._refused(planner, none, limit, live) from None
 
     def _needed_after(self, at: int, limit: int) -> Others:
@@ -147,7 +154,7 @@ class CompiledBudget:
         live = self._live_before if self._is_open() else live_bytes(self.device)
         share = _largest_share(self._needs, limit - live - self._slack)
         later = self._needs[at + 1:]
-        return Others(int(_stacked_share(later, share)), sum(each.gradients for each in later))
+        return Others(int(stacked_need(later, share)), sum(each.gradients for each in later))
 
     def _refused(self, planner: GraphPlanner, none: NoPlan, limit: int, live: int) -> BudgetError:
         least = live + none.least
@@ -166,7 +173,8 @@ class CompiledBudget:
                 return
             chosen = [each.chosen.halves for each in self._in_step if each.chosen]
             live = live_bytes(self.device)
-            if not self.asked.share and live + _stacked(chosen) + self._slack > self.asked.limit_before_measuring(live):
+            if not self.asked.share and live + stacked(chosen) + self._slack > self.asked.limit_before_measuring(live):
+                self._ranks.leave()  # what is live differs between ranks
                 self._plan_again()
 
     def _is_open(self) -> bool:
@@ -199,6 +207,8 @@ class CompiledBudget:
                          for each in self._in_step)
         if is_default and peak <= limit:
             return
+        if is_divided or is_default:
+            self._ranks.leave()  # other ranks may have measured less
         if is_divided:
             self._slack += peak - limit + int(_ROOM * (limit - self._live_before))
             warnings.warn(f"reprise.compile: a step took {format_bytes(peak)}, above its {format_bytes(limit)}; its graphs are "
@@ -214,14 +224,11 @@ class CompiledBudget:
         self.graphs, self._in_step = [], []
 
     def report(self) -> list[GraphReport]:
-        return [GraphReport(graph=each.name, backend=each.backend, default_peak=each.chosen.default.peak,
-                            predicted_peak=each.chosen.halves.peak, handed_over=each.chosen.halves.saved,
-                            recompute_seconds=each.chosen.recompute_seconds, planning_seconds=each.chosen.planning_seconds,
-                            recomputed=recomputed_in(each.planner.joint, each.chosen.saved))
+        return [report_of(each.name, each.backend, each.planner, each.chosen)
                 for each in self.graphs if each.chosen and each.planner]
 
 
-def _stacked(halves: list[Any]) -> int:
+def stacked(halves: list[Any]) -> int:
     """Of graphs in the order of their forwards: each runs over what those before it hand to backward."""
     peak = saved = 0
     gradients = sum(each.gradients for each in halves)
@@ -237,11 +244,11 @@ def _largest_share(needs: list[Need], room: int) -> float:
     low, high = 0.0, 1.0
     for _ in range(20):
         share = (low + high) / 2
-        low, high = (share, high) if _stacked_share(needs, share) <= room else (low, share)
+        low, high = (share, high) if stacked_need(needs, share) <= room else (low, share)
     return low
 
 
-def _stacked_share(needs: list[Need], share: float) -> float:
+def stacked_need(needs: list[Need], share: float) -> float:
     peak = between = 0.0
     gradients = sum(each.gradients for each in needs)
     for need in needs:

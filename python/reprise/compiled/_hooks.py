@@ -13,7 +13,8 @@ import torch
 from torch import fx
 from torch._functorch import config
 
-from .._reprise import Error, UsageError
+from .. import _graphs
+from .._reprise import Error, UsageError, is_in_step, unseen
 from ._joint import Joint
 from ._torch import common, partitioners
 
@@ -22,6 +23,9 @@ class Graph(Protocol):
     """One compiled graph, as the hooks speak to it."""
 
     backend: str
+
+    def refused(self, error: UsageError) -> None:
+        """Raises it, or returns where the graph may be split as torch does."""
 
     def choose(self, joint: Joint, default: list[fx.Node]) -> list[int]: ...
     def forward_begins(self) -> object: ...
@@ -46,8 +50,9 @@ def _check_torch() -> None:
 
 
 @contextlib.contextmanager
-def planning(begin_graph: Callable[[str], Graph]) -> Iterator[None]:
-    """Graphs that are compiled inside are planned by what `begin_graph` gives for the backend's name."""
+def planning(begin_graph: Callable[[str | UsageError], Graph | None]) -> Iterator[None]:
+    """Graphs that are compiled inside are planned by what `begin_graph` gives for the backend's name, or for the reason why
+    its graphs cannot be. None leaves a graph to torch."""
     _check_torch()
     original = common.aot_module_simplified
 
@@ -64,13 +69,15 @@ def planning(begin_graph: Callable[[str], Graph]) -> Iterator[None]:
         common.aot_module_simplified = original
 
 
-def _compile(original: Callable[..., Any], begin_graph: Callable[[str], Graph], module: Any, arguments: Any,
+def _compile(original: Callable[..., Any], begin_graph: Callable[[str | UsageError], Graph | None], module: Any, arguments: Any,
              rest: tuple[Any, ...], named: dict[str, Any]) -> Any:
     given = inspect.signature(original).bind(module, arguments, *rest, **named)
     given.apply_defaults()
     options = given.arguments
     partition = options["partition_fn"]
     graph = begin_graph(_backend_of(partition))
+    if graph is None:
+        return original(*given.args, **given.kwargs)
     is_planned: list[bool] = []
 
     def split(joint: fx.GraphModule, inputs: Any, **known: Any) -> Any:
@@ -82,8 +89,10 @@ def _compile(original: Callable[..., Any], begin_graph: Callable[[str], Graph], 
     def compile_backward(half: Any, inputs: Any) -> Any:
         compiled = backward(half, inputs)
         if not getattr(compiled, "_boxed_call", False):
-            raise UsageError(f"reprise.compile: the backend's backward is a {type(compiled).__name__} that keeps its arguments "
-                             "alive, so that nothing can be freed in it; use the backend inductor or aot_eager")
+            graph.refused(UsageError(
+                f"reprise.compile: the backend's backward is a {type(compiled).__name__} that keeps its arguments alive, so that "
+                "nothing can be freed in it; use the backend inductor or aot_eager"))
+            return compiled
 
         def run(values: Any) -> Any:
             try:
@@ -102,7 +111,8 @@ def _compile(original: Callable[..., Any], begin_graph: Callable[[str], Graph], 
     @functools.wraps(compiled)
     def run(*values: Any) -> Any:
         token = graph.forward_begins()
-        results = compiled(*values)
+        with _graphs.planned():
+            results = compiled(*values)
         for each in results if isinstance(results, (list, tuple)) else (results,):
             if isinstance(each, torch.Tensor) and each.grad_fn is not None:
                 _metadata_of(each.grad_fn)["reprise"] = token  # it lives as long as a backward can come
@@ -116,14 +126,14 @@ def _metadata_of(node: Any) -> dict[str, object]:
     return found
 
 
-def _backend_of(partition: Callable[..., Any]) -> str:
-    """"inductor", or "eager" for backends that run operators as they are. Raises UsageError for other ways to split."""
+def _backend_of(partition: Callable[..., Any]) -> str | UsageError:
+    """"inductor", or "eager" for backends that run operators as they are. An error for other ways to split."""
     if partition is partitioners.min_cut_rematerialization_partition:
         return "eager"
     if partition.__module__ == "torch._inductor.compile_fx":
         return "inductor"
-    raise UsageError(f"reprise.compile: the backend splits graphs by {partition.__module__}.{partition.__qualname__}, which "
-                     "chooses by itself what forward keeps; use the backend inductor or aot_eager")
+    return UsageError(f"reprise.compile: the backend splits graphs by {partition.__module__}.{partition.__qualname__}, which "
+                      "chooses by itself what forward keeps; use the backend inductor or aot_eager")
 
 
 @contextlib.contextmanager
@@ -139,11 +149,18 @@ def _choosing(graph: Graph, is_planned: list[bool]) -> Iterator[None]:
 
     @functools.wraps(choose)
     def choose_by_plan(joint_graph: fx.Graph, node_info: Any, memory_budget: float = 1) -> list[fx.Node]:
-        if memory_budget != 1:
-            raise UsageError(f"reprise.compile: torch's activation_memory_budget is {memory_budget}, in its configuration or as "
-                             "a region_activation_memory_budget, and a graph can have one budget; take one of them away")
-        joint = Joint(known["module"], node_info, known["outputs"], fuses=graph.backend == "inductor")
-        saved = graph.choose(joint, choose(joint_graph, node_info, memory_budget))
+        default: list[fx.Node] = choose(joint_graph, node_info, memory_budget)
+        try:
+            if memory_budget != 1:
+                raise UsageError(
+                    f"reprise.compile: torch's activation_memory_budget is {memory_budget}, in its configuration or as a "
+                    "region_activation_memory_budget, and a graph can have one budget; take one of them away")
+            joint = Joint(known["module"], node_info, known["outputs"], fuses=graph.backend == "inductor")
+        except UsageError as error:
+            graph.refused(error)
+            return default
+        # Operators that are timed are no part of a step that is open.
+        saved: Any = unseen(graph.choose, joint, default) if is_in_step() else graph.choose(joint, default)
         is_planned.append(True)
         return [*node_info.inputs, *(joint.nodes[at] for at in saved)]
 

@@ -59,11 +59,12 @@ class NoPlan(Exception):
 class GraphPlanner:
     """Plans one graph, for any number of budgets."""
 
-    def __init__(self, joint: Joint, default: list[Any]) -> None:
+    def __init__(self, joint: Joint, default: list[Any], halves: Halves | None = None) -> None:
+        """`halves`: of the default, where they are known."""
         self.joint = joint
         begin = time.perf_counter()
         self.default_saved = joint.saved_for({joint.place[node] for node in default if node in joint.place})
-        self.default = Halves(joint, self.default_saved)
+        self.default = halves or Halves(joint, self.default_saved)
         self._step: Step | None = None
         self._smallest: tuple[Halves, list[int], _SplitPlan] | None = None
         self._others = Others()

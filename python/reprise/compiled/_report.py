@@ -8,6 +8,7 @@ import re
 
 from ._joint import Joint
 from ._kinds import Kind
+from ._plan import Chosen, GraphPlanner
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,6 +23,12 @@ class GraphReport:
     recompute_seconds: float
     planning_seconds: float
     recomputed: dict[str, int]  # operators that run again, by module
+
+
+def report_of(name: str, backend: str, planner: GraphPlanner, chosen: Chosen) -> GraphReport:
+    return GraphReport(graph=name, backend=backend, default_peak=chosen.default.peak, predicted_peak=chosen.halves.peak,
+                       handed_over=chosen.halves.saved, recompute_seconds=chosen.recompute_seconds,
+                       planning_seconds=chosen.planning_seconds, recomputed=recomputed_in(planner.joint, chosen.saved))
 
 
 def recomputed_in(joint: Joint, saved: list[int]) -> dict[str, int]:

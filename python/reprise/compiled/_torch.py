@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from torch._C._dynamo import eval_frame
+from torch._dynamo import symbolic_convert as _symbolic_convert
 from torch._dynamo.backends import common as _common
 from torch._functorch import partitioners as _partitioners
 
+InstructionTranslator: Any = _symbolic_convert.InstructionTranslator
 common: Any = _common
 partitioners: Any = _partitioners
 reset_code: Any = eval_frame.reset_code

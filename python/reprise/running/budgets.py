@@ -6,13 +6,20 @@ import dataclasses
 import os
 import sys
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .._reprise import MemoryBudget, StepReport, format_bytes, live_bytes
 from .asked import Asked, Measured
 
+if TYPE_CHECKING:
+    from ..compiled._run import RunGraphs
+
 # Of the device's bytes, for steps that are measured.
 _MOST_OF_DEVICE = 0.9
+# Plans of compiled graphs that are measured after the first; each saves what the one before lacked, and a tenth more. The
+# last one saves all that graphs can.
+_MOST_CORRECTIONS = 3
+_MORE = 1.1
 
 
 def rank() -> str | None:
@@ -59,7 +66,9 @@ class Total:
 class RunBudgets:
     """Until every optimizer has stepped twice, steps may pass a limit in which they cannot run, and then the least bytes
     are known. A budget that depends on a plain step gives these steps all of the device. The first step is not measured:
-    optimizers have no state yet, and what the script made before it may still be there."""
+    optimizers have no state yet, and what the script made before it may still be there.
+
+    Compiled graphs are planned next: they and the tape save the same part of what each can. Then another step is measured."""
 
     def __init__(self, asked: Asked, device: str) -> None:
         self.limit: int | None = None
@@ -74,6 +83,20 @@ class RunBudgets:
         self._least = self._plain_peak = 0
         self._has_dropped = False
         self._stepped: set[int] = set()
+        self._graphs: RunGraphs | None = None
+        self._corrections = 0
+
+    def graphs(self) -> RunGraphs:
+        """Those that the script compiles. Imports what torch compiles with."""
+        if self._graphs is None:
+            from ..compiled._run import RunGraphs
+
+            self._graphs = RunGraphs(self._device, lambda: self.limit, self._say_unplanned)
+        return self._graphs
+
+    @staticmethod
+    def _say_unplanned(why: str) -> None:
+        say(f"a compiled graph is not planned, and keeps what the compiler chose: {why}")
 
     def training(self) -> MemoryBudget:
         if self.found is None:
@@ -82,6 +105,8 @@ class RunBudgets:
                 self._training = None  # the optimizer has made its state meanwhile
         if self._training is None:
             self._begin()
+        if self._graphs is not None:
+            self._graphs.step_begins()
         assert self._training is not None
         return self._training
 
@@ -97,17 +122,48 @@ class RunBudgets:
             self.total.add(report, is_training=True)
             return
         self.measured_peak = max(self.measured_peak, report.peak)
-        self._has_dropped |= report.dropped + report.packed > 0
+        if not self._is_divided:
+            self._has_dropped |= report.dropped + report.packed > 0
         is_second = id(optimizer) in self._stepped
         if self._stepped:
             self._first_live = self._first_live or self._live
-            self._plain_peak = max(self._plain_peak, report.peak)
+            self._plain_peak = self._plain_peak if self._is_divided else max(self._plain_peak, report.peak)
             # Finding the least takes a moment, and a limit that dropped nothing suffices.
-            if self._has_dropped or self._asked.needs_plain_steps:
+            if self._has_dropped or self._asked.needs_plain_steps or self._is_divided:
                 self._least = max(self._least, budget.least or 0)
         self._stepped.add(id(optimizer))
-        if is_second:
-            self._settle(Measured(self._first_live, self._plain_peak, self._least))
+        found = Measured(self._first_live, self._plain_peak, self._least)
+        if is_second and not self._divides(found, report):
+            self._settle(found)
+
+    @property
+    def _is_divided(self) -> bool:
+        """Whether compiled graphs were planned by what steps showed."""
+        return self._graphs is not None and self._graphs.saving is not None
+
+    def _divides(self, found: Measured, report: StepReport) -> bool:
+        """Plans the graphs of the last step. Whether a step with other plans is to be measured."""
+        graphs = self._graphs
+        of_graphs = graphs.can_save() if graphs is not None else 0
+        if graphs is None or of_graphs == 0:
+            return False
+        saving = graphs.saving
+        if self._asked.is_least:
+            saving = 1.0
+        elif saving is None:
+            plain = report.peak + report.dropped_bytes
+            of_tape = max(0, plain - found.least) if found.least else 0
+            saving = max(0, plain + graphs.saved() - self._asked.limit(found)) / (of_tape + of_graphs)
+        elif found.least > self._asked.limit(found) and self._corrections < _MOST_CORRECTIONS:
+            self._corrections += 1
+            more = _MORE * (found.least - self._asked.limit(found)) / of_graphs
+            saving = 1.0 if self._corrections == _MOST_CORRECTIONS else saving + more
+        if self._is_divided and (graphs.saving == 1 or saving == graphs.saving) or not graphs.plan_again(saving):
+            return False
+        self._least = 0
+        self.limit = None if self._asked.is_least else self._asked.limit(found)
+        self._begin()
+        return True
 
     def idled(self, budget: MemoryBudget) -> None:
         self.total.add(budget.report(), is_training=False)
@@ -115,11 +171,13 @@ class RunBudgets:
     def _begin(self) -> None:
         """Budgets for the steps that are measured."""
         options: dict[str, Any] = {"device": self._device, "on_exceeded": "pass"}
-        if self._asked.needs_plain_steps:
+        if self._asked.needs_plain_steps and self.limit is None:
             self._training = MemoryBudget.fraction_of_device(_MOST_OF_DEVICE, **options)
             self._between = MemoryBudget.fraction_of_device(_MOST_OF_DEVICE, plan_repeated_steps=False, **options)
             return
-        self.limit = self._asked.limit_before_measuring(live_bytes(self._device))
+        if not self._asked.needs_plain_steps:
+            self.limit = self._asked.limit_before_measuring(live_bytes(self._device))
+        assert self.limit is not None
         self._training = MemoryBudget(self.limit, **options)
         self._between = MemoryBudget(self.limit, plan_repeated_steps=False, **options)
 
@@ -131,11 +189,11 @@ class RunBudgets:
         refusal = self._asked.refusal(found)
         if refusal is not None:
             self._refuse(refusal)
-        self.limit = self._asked.limit(found)
+        self.limit = limit = self._asked.limit(found)
         if self._asked.needs_plain_steps:
             say(self._asked.describe(found))
-        self._training = MemoryBudget(self.limit, device=self._device, on_exceeded="pass" if self._asked.is_least else "raise")
-        self._between = MemoryBudget(self.limit, device=self._device, on_exceeded="pass", plan_repeated_steps=False)
+        self._training = MemoryBudget(limit, device=self._device, on_exceeded="pass" if self._asked.is_least else "raise")
+        self._between = MemoryBudget(limit, device=self._device, on_exceeded="pass", plan_repeated_steps=False)
 
     def _refuse(self, text: str) -> None:
         say(f"error: {text}")
@@ -151,11 +209,16 @@ class RunBudgets:
                f"{total.seconds_lost:.2f} s lost ({100 * total.seconds_lost / seconds:.1f}% of the run)"
         if self._asked.is_least and total.peak > self.limit:
             text += "; some steps needed more than the least that was measured"
+        saved = self._graphs.saved() if self._graphs is not None else 0
+        if saved:
+            text += f"; compiled graphs save {format_bytes(saved)} of a step"
         if total.peak_between > self.limit:
             text += f"; between the steps {format_bytes(total.peak_between)}"
         return text
 
     def report(self) -> dict[str, Any]:
+        graphs = self._graphs.report() if self._graphs is not None else []
         return {"budget": self._asked.text, "device": self._device, "limit": self.limit,
                 "plain": self.found and dataclasses.asdict(self.found), "measured_peak": self.measured_peak,
-                "seconds": time.perf_counter() - self.began, **dataclasses.asdict(self.total)}
+                "seconds": time.perf_counter() - self.began, "graphs": [dataclasses.asdict(each) for each in graphs],
+                **dataclasses.asdict(self.total)}

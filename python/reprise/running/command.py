@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import pathlib
 import sys
@@ -11,6 +12,7 @@ from typing import NoReturn
 from .._reprise import UsageError, live_bytes
 from .asked import Asked
 from .budgets import Refused, RunBudgets, rank, say
+from .graphs import plans_what_is_compiled
 from .script import Program
 from .steps import Steps
 
@@ -47,6 +49,8 @@ def main(arguments: list[str]) -> None:
     budgets = RunBudgets(asked, given.device)
     steps = Steps(budgets)
     steps.start()
+    planned = contextlib.ExitStack()
+    planned.enter_context(plans_what_is_compiled(budgets))
     is_whole = is_refused = False
     try:
         program.run(given.arguments)
@@ -58,6 +62,7 @@ def main(arguments: list[str]) -> None:
         is_whole = not error.code
         raise
     finally:
+        planned.close()
         steps.stop(is_whole=is_whole)
         if not is_refused and (steps.has_run_backward or not is_whole):
             if steps.has_run_backward:

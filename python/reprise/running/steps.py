@@ -65,6 +65,11 @@ class Stretch:
         self._step = self.budget = None
 
 
+def _is_traced() -> bool:
+    """Whether a compiler asks for a graph of backward, which is no backward of the script's."""
+    return torch._guards.TracingContext.try_get() is not None
+
+
 class Steps:
     """From start() to stop(), runs the stretches of the thread that trains first."""
 
@@ -152,6 +157,8 @@ class Steps:
             self._step_ended(optimizer)
 
     def _backward(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if _is_traced():
+            return original(*args, **kwargs)
         self.has_run_backward = True
         if not self._is_mine():
             return original(*args, **kwargs)

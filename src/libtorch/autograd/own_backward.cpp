@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "libtorch/autograd/engine.h"
+#include "libtorch/base/leaving_errors.h"
 #include "libtorch/base/versions.h"
 
 namespace reprise::libtorch {
@@ -40,6 +41,9 @@ struct RunBackward final : Node {
   std::optional<OwnBackward> backward;
 
   variable_list apply(variable_list&& /*nothing*/) override {
+    return with_leaving_errors([this] { return run(); });
+  }
+  variable_list run() {
     variable_list gradients = std::exchange(*arrived, {});
     if (!backward) {
       throw UsageError(

@@ -252,8 +252,11 @@ std::vector<at::Tensor> StageGraph::backward_inputs(std::vector<at::Tensor> grad
   const auto visit = [&](const Edge& edge) {
     if (!edge.is_valid() || !is_on_way(edge) || edge.function.get() == entry_.get()) return;
     if (!visited.insert(edge.function.get()).second) return;
-    // LibTorch's own nodes make only the gradients that are asked for.
-    if (edge.function->is_traceable() && has_branch(*edge.function)) {
+    // LibTorch's own nodes make only the gradients that are asked for. Their class tells them:
+    // is_traceable() would ask a node of Python for an attribute that newer classes do not have.
+    const bool is_own =
+        dynamic_cast<const torch::autograd::TraceableFunction*>(edge.function.get()) != nullptr;
+    if (is_own && has_branch(*edge.function)) {
       watch(edge.function);
     } else {
       keep_branches(*edge.function);

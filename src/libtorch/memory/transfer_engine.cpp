@@ -1,5 +1,6 @@
 #include "libtorch/memory/transfer_engine.h"
 
+#include <ATen/Context.h>
 #include <ATen/DeviceAccelerator.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/CachingDeviceAllocator.h>
@@ -82,6 +83,8 @@ class AcceleratorEngine final : public TransferEngine {
 std::unique_ptr<TransferEngine> accelerator_engine() {
   const auto type = at::accelerator::getAccelerator();
   if (!type.has_value() || at::accelerator::deviceCount() == 0) return nullptr;
+  // Without a GPU, tensors that are fake (torch.compile) make a LibTorch for CUDA count one.
+  if (*type == c10::kCUDA && !at::hasCUDA()) return nullptr;
   return std::make_unique<AcceleratorEngine>(*type);
 }
 

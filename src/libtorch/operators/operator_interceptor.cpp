@@ -15,7 +15,8 @@
 #include <utility>
 
 #include "libtorch/autograd/engine.h"
-#include "libtorch/operators/operator_errors.h"
+#include "libtorch/base/leaving_errors.h"
+#include "libtorch/memory/limited_work.h"
 #include "libtorch/operators/operator_facts.h"
 #include "libtorch/operators/own_draws.h"
 
@@ -48,13 +49,11 @@ void handle(const c10::OperatorHandle& op, const OperatorFacts& facts, DispatchK
             Stack& stack) {
   const InterceptorLink* link = innermost_interceptor();
   if (link == nullptr) return op.redispatchBoxed(keys, &stack);
-  try {
-    const InsideOperator inside;
+  with_leaving_errors([&] {
+    const ErrorsStayInside inside;
+    const AccountedWork accounted;
     OperatorCall(op, facts, keys, stack).run(*link);
-  } catch (const Error&) {
-    translate_leaving_error();
-    throw;
-  }
+  });
 }
 
 // Whether the operator is run by its parts. Some have parts and a backend's own kernel as well

@@ -1,4 +1,4 @@
-#include "libtorch/operators/operator_errors.h"
+#include "libtorch/base/leaving_errors.h"
 
 namespace reprise::libtorch {
 namespace {
@@ -10,8 +10,8 @@ ErrorTranslator translator_in_force = nullptr;
 
 void set_error_translator(ErrorTranslator translator) { translator_in_force = translator; }
 
-InsideOperator::InsideOperator() { ++calls_inside; }
-InsideOperator::~InsideOperator() { --calls_inside; }
+ErrorsStayInside::ErrorsStayInside() { ++calls_inside; }
+ErrorsStayInside::~ErrorsStayInside() { --calls_inside; }
 
 void translate_leaving_error() {
   if (calls_inside == 0 && translator_in_force != nullptr) translator_in_force();

@@ -1,0 +1,154 @@
+"""Plans on disk: a graph that was planned before, by another process, too, is not planned again.
+
+A file is of one graph, one torch, one version of the package and one device. It holds the plans that were made for it, and
+each says for how many bytes. A file that is not whole, or of which any part does not fit the graph, is as if there were none.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import pathlib
+import tempfile
+import time
+import warnings
+from typing import Any
+
+import torch
+from torch import fx
+
+from .. import _version
+from ._joint import Joint, Others
+from ._key import key_of
+from ._plan import Chosen, GraphPlanner, Need
+from ._schedule import Halves
+
+# The folder; empty for no plans on disk.
+_VARIABLE = "REPRISE_PLAN_CACHE_DIR"
+_MOST_PLANS = 16
+# A plan is taken for that much more room than it was made for: what is live before a step differs a little.
+_NEAR = 1.005
+
+
+class CachedPlanner(GraphPlanner):
+    """Plans that are on disk are read, and others written. `key` tells the graph from others."""
+
+    def __init__(self, joint: Joint, default: list[fx.Node]) -> None:
+        self.key = key_of(joint, default)
+        folder = _folder()
+        self._file = folder / f"{_name_of(joint, self.key)}.json" if folder else None
+        self._known: dict[str, Any] = {"plans": []}
+        halves = None
+        if self._file is not None:
+            try:
+                known = _read(self._file)
+                halves = _halves_of(known["default"], Others())
+                for each in known["plans"]:
+                    _halves_of(each["halves"], Others())
+                    if joint.saved_for(set(each["saved"])) != each["saved"]:
+                        raise ValueError("a plan of another graph")
+                if known["need"] is not None:
+                    Need(**known["need"])
+                self._known = known
+            except (OSError, ValueError, KeyError, TypeError, IndexError):
+                halves = None
+        super().__init__(joint, default, halves)
+
+    def choose(self, room: int, others: Others = Others()) -> Chosen:
+        begin = time.perf_counter()
+        for each in self._known["plans"]:
+            if each["others"] == vars(others) and each["halves"]["peak"] <= room <= _NEAR * each["room"]:
+                self.default.others = others
+                return Chosen(each["saved"], _halves_of(each["halves"], others), self.default, each["recompute_seconds"],
+                              time.perf_counter() - begin)
+        chosen = super().choose(room, others)
+        plan = {"room": room, "others": vars(others), "saved": chosen.saved, "halves": _written(chosen.halves),
+                "recompute_seconds": chosen.recompute_seconds}
+        self._write({**self._known, "plans": [*self._known["plans"], plan][-_MOST_PLANS:]})
+        return chosen
+
+    def realized(self, saved: list[int], recompute_seconds: float, others: Others) -> Chosen:
+        """The plan that hands over `saved`, which another process has made of the same graph."""
+        begin = time.perf_counter()
+        self.default.others = others
+        return Chosen(saved, Halves(self.joint, saved, others), self.default, recompute_seconds, time.perf_counter() - begin)
+
+    def need(self) -> Need:
+        if self._known.get("need") is not None:
+            return Need(**self._known["need"])
+        need = super().need()
+        self._write({**self._known, "need": vars(need)})
+        return need
+
+    def _write(self, known: dict[str, Any]) -> None:
+        self._known = {"need": None, **known, "default": _written(self.default)}
+        if self._file is None:
+            return
+        text = json.dumps(self._known)
+        try:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            # Nobody sees a half of it.
+            with tempfile.NamedTemporaryFile("w", dir=self._file.parent, suffix=".new", delete=False) as out:
+                out.write(f"{_sum_of(text)}\n{text}")
+            os.replace(out.name, self._file)
+        except OSError as error:
+            _say(f"reprise.compile: plans cannot be written to {self._file.parent}: {error.strerror}; give another folder by "
+                 f"{_VARIABLE}, or leave it empty for no plans on disk")
+
+
+@functools.cache
+def _say(text: str) -> None:
+    warnings.warn(text, stacklevel=4)
+
+
+def _folder() -> pathlib.Path | None:
+    """Beside inductor's own caches, where nothing else is asked for."""
+    if torch.compiler.config.force_disable_caches:
+        return None
+    given = os.environ.get(_VARIABLE)
+    if given is None:
+        from torch._inductor.runtime.cache_dir_utils import cache_dir
+
+        return pathlib.Path(cache_dir()) / "reprise"
+    return pathlib.Path(given) if given else None
+
+
+def _name_of(joint: Joint, key: str) -> str:
+    """Another one wherever another plan could come out."""
+    devices = {each.meta["val"].device for each in joint.nodes if isinstance(each.meta.get("val"), torch.Tensor)}
+    names = sorted(torch.cuda.get_device_name(each) if each.type == "cuda" else str(each) for each in devices)
+    parts = [key, torch.__version__, _version.version, _sources(), names, torch.backends.cpu.get_cpu_capability(),
+             torch.get_num_threads()]
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+@functools.cache
+def _sources() -> str:
+    digest = hashlib.sha256()
+    for file in sorted(pathlib.Path(__file__).parent.glob("*.py")):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+def _sum_of(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _read(file: pathlib.Path) -> dict[str, Any]:
+    found, _, text = file.read_text().partition("\n")
+    if found != _sum_of(text):
+        raise ValueError("not whole")
+    known: dict[str, Any] = json.loads(text)
+    return known
+
+
+def _written(halves: Halves) -> dict[str, int]:
+    return {**{name: each for name, each in vars(halves).items() if isinstance(each, int)}, "peak": halves.peak}
+
+
+def _halves_of(written: dict[str, int], others: Others) -> Halves:
+    halves = Halves.__new__(Halves)
+    vars(halves).update({name: int(each) for name, each in written.items() if name != "peak"}, others=others)
+    return halves

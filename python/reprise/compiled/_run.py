@@ -1,0 +1,151 @@
+"""The graphs that a script compiles whose steps are of a tape: one budget over both.
+
+The tape's limit counts what graphs hold, and it drops what it can to make room for them. What graphs hand over it cannot
+drop, so that they are planned. Every graph goes the same part of the way from the compiler's own choice to its smallest
+plan: `saving`. Who measures the steps says how far.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import weakref
+from collections.abc import Callable
+
+from torch import fx
+
+from .._reprise import UsageError, live_bytes
+from . import _hooks
+from ._budget import stacked, stacked_need
+from ._cache import CachedPlanner
+from ._joint import Joint, Others
+from ._plan import Chosen, GraphPlanner, Need, NoPlan
+from ._report import GraphReport, report_of
+from ._torch import InstructionTranslator, reset_code
+
+
+class _Token:
+    """One call of a graph's forward whose backward is still to come."""
+
+
+class RunGraph:
+    def __init__(self, owner: RunGraphs, backend: str) -> None:
+        self._owner, self.backend = owner, backend
+        self.code = InstructionTranslator.current_tx().f_code
+        self.planner: CachedPlanner | None = None
+        self.chosen: Chosen | None = None
+
+    def refused(self, error: UsageError) -> None:
+        self._owner.say(error)
+
+    def choose(self, joint: Joint, default: list[fx.Node]) -> list[int]:
+        return self._owner.choose(self, joint, default)
+
+    def forward_begins(self) -> object:
+        return self._owner.opened(self)
+
+    def backward_ends(self) -> None:
+        self._owner.closed(self)
+
+
+class RunGraphs:
+    """`limit` gives the bytes of the device for the step that is open, or None while a step may take what it needs.
+    `say_why` is told, once for each reason, why a graph is left to torch."""
+
+    def __init__(self, device: str, limit: Callable[[], int | None], say_why: Callable[[str], None]) -> None:
+        self.saving: float | None = None  # of what graphs can save; None until steps were measured
+        self._device, self._limit, self._say_why = device, limit, say_why
+        self._said: set[str] = set()
+        self._graphs: list[RunGraph] = []
+        self._needs: dict[str, Need] = {}
+        self._open: list[tuple[RunGraph, weakref.ref[_Token]]] = []
+        self._most: list[RunGraph] = []  # that were open at once in this step
+
+    def planning(self) -> contextlib.AbstractContextManager[None]:
+        return _hooks.planning(self._begin_graph)
+
+    def say(self, error: UsageError) -> None:
+        text = str(error).removeprefix("reprise.compile: ")
+        if text not in self._said:
+            self._said.add(text)
+            self._say_why(text)
+
+    def _begin_graph(self, backend: str | UsageError) -> RunGraph | None:
+        # The tape sees the operators of other backends, and drops what they keep.
+        return RunGraph(self, backend) if backend == "inductor" else None
+
+    # -- Plans
+
+    def choose(self, graph: RunGraph, joint: Joint, default: list[fx.Node]) -> list[int]:
+        graph.planner = CachedPlanner(joint, default)
+        graph.chosen = self._chosen(graph.planner)
+        self._graphs.append(graph)
+        return graph.chosen.saved
+
+    def _chosen(self, planner: CachedPlanner) -> Chosen:
+        if self.saving is not None:
+            need = self._need(planner)
+            peak = int(need.peak(1 - self.saving))
+            return _within(planner, peak, Others(between=max(0, peak - int(need.between(1 - self.saving)))))
+        limit = self._limit()
+        # Nothing is known of the step yet: what the tape holds now may have to stay.
+        return _within(planner, planner.default.peak if limit is None else limit - live_bytes(self._device), Others())
+
+    def _need(self, planner: CachedPlanner) -> Need:
+        if planner.key not in self._needs:
+            self._needs[planner.key] = planner.need()
+        return self._needs[planner.key]
+
+    def plan_again(self, saving: float) -> bool:
+        """Every graph saves that part of what it can from now on. Whether one is compiled anew for it."""
+        self.saving = min(max(saving, 0.0), 1.0)
+        if self.saving == 0 and all(each.chosen and each.chosen.halves.peak >= each.chosen.default.peak for each in self._graphs):
+            return False
+        for each in self._graphs:
+            if each.planner is not None:
+                self._need(each.planner)
+            reset_code(each.code)
+        self._graphs, self._most = [], []
+        gc.collect()  # graphs hold tensors in cycles
+        return True
+
+    # -- Steps
+
+    def step_begins(self) -> None:
+        self._most = []
+
+    def opened(self, graph: RunGraph) -> object:
+        self._open = [each for each in self._open if each[1]() is not None]
+        token = _Token()
+        self._open.append((graph, weakref.ref(token)))
+        if len(self._open) > len(self._most):
+            self._most = [each for each, _ in self._open]
+        return token
+
+    def closed(self, graph: RunGraph) -> None:
+        for at in reversed(range(len(self._open))):
+            if self._open[at][0] is graph:
+                del self._open[at]
+                return
+
+    def can_save(self) -> int:
+        """Bytes between the compiler's own plans and the smallest ones, in the step that ended last."""
+        needs = [self._need(each.planner) for each in self._most if each.planner]
+        return max(0, int(stacked_need(needs, 1) - stacked_need(needs, 0)))
+
+    def saved(self) -> int:
+        """Bytes that the plans save of the compiler's own, in the step that ended last."""
+        chosen = [each.chosen for each in self._most if each.chosen]
+        return max(0, stacked([each.default for each in chosen]) - stacked([each.halves for each in chosen]))
+
+    def report(self) -> list[GraphReport]:
+        return [report_of(f"graph {at}, of {each.code.co_qualname}", each.backend, each.planner, each.chosen)
+                for at, each in enumerate(self._graphs) if each.planner and each.chosen]
+
+
+def _within(planner: GraphPlanner, room: int, others: Others) -> Chosen:
+    """The plan for those bytes, or the smallest one."""
+    try:
+        return planner.choose(room, others)
+    except NoPlan as none:
+        return planner.choose(none.least, others)

@@ -1,0 +1,121 @@
+"""Plans on disk: taken by later processes for the same graph alone, and planned again where a file cannot be read."""
+
+import contextlib
+
+import pytest
+import torch
+from torch import nn
+
+import reprise
+from reprise.compiled import _plan
+from test_compiled import is_same, steps
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    torch._dynamo.reset()
+    monkeypatch.setenv("REPRISE_PLAN_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(_plan, "_SECONDS_FOR_LEAST", 0.1)
+    yield tmp_path
+    torch._dynamo.reset()
+
+
+@contextlib.contextmanager
+def as_in_a_new_process(monkeypatch, plans):
+    """Nothing is known but what is on disk; `plans`: whether the planner may be asked."""
+    torch._dynamo.reset()
+
+    def refuse(*_, **__):
+        raise reprise.Error("planned again")
+
+    with monkeypatch.context() as patch:
+        if not plans:
+            patch.setattr(_plan.GraphPlanner, "step", property(refuse))
+            patch.setattr(_plan, "Halves", refuse)
+        yield
+
+
+class Small(nn.Module):
+    def __init__(self, layers):
+        super().__init__()
+        torch.manual_seed(3)
+        self.layers = nn.ModuleList(nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Dropout(0.1), nn.Linear(64, 32)) for _ in range(layers))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = x + layer(x)
+        return x.square().sum()
+
+
+def trained(budget="85%", layers=2):
+    model = Small(layers)
+    call = reprise.compile(model, memory_budget=budget, backend="aot_eager")
+    found, _ = steps(call, model, words=torch.ones(256, 32))
+    return found, call.memory_budget.report()[0]
+
+
+def test_a_second_process_plans_nothing_and_takes_the_same_plan(folder, monkeypatch):
+    expected, first = trained(budget="95%")
+    (file,) = folder.iterdir()
+    with as_in_a_new_process(monkeypatch, plans=False):
+        found, second = trained(budget="95%")
+    assert is_same(found, expected) and second.handed_over == first.handed_over
+    assert (second.predicted_peak, second.default_peak) == (first.predicted_peak, first.default_peak)
+    with as_in_a_new_process(monkeypatch, plans=False), pytest.raises(reprise.Error, match="planned again"):
+        trained(budget=f"+{first.predicted_peak - 1}")
+    with as_in_a_new_process(monkeypatch, plans=True):
+        _, other = trained(budget=f"+{first.predicted_peak - 1}")
+    assert other.predicted_peak < first.predicted_peak and [file] == list(folder.iterdir())
+
+
+def test_a_plan_is_taken_for_no_other_graph_torch_or_number_of_threads(folder, monkeypatch):
+    trained()
+    changes = [(torch, "__version__", "2.13.9"), (reprise.compiled._cache, "_sources", lambda: "other"),
+               (torch, "get_num_threads", lambda: 7), (torch, "not_there", None)]
+    for owner, name, value in changes:
+        with as_in_a_new_process(monkeypatch, plans=False), monkeypatch.context() as patch:
+            patch.setattr(owner, name, value, raising=False)
+            with pytest.raises(reprise.Error, match="planned again"):
+                trained(layers=3 if name == "not_there" else 2)
+
+
+def test_what_cannot_be_read_is_planned_again_and_replaced(folder, monkeypatch):
+    expected, first = trained()
+    (file,) = folder.iterdir()
+    whole = file.read_bytes()
+    digest, _, text = whole.partition(b"\n")
+    of_another = text.replace(b'"saved": [', b'"saved": [0, ', 1)
+    for broken in (b"\xff\xfe garbage", whole[:-20], digest + b"\n" + text.replace(b"1", b"2"),
+                   reprise.compiled._cache._sum_of(of_another.decode()).encode() + b"\n" + of_another,
+                   reprise.compiled._cache._sum_of("[]").encode() + b"\n[]"):
+        file.write_bytes(broken)
+        with as_in_a_new_process(monkeypatch, plans=False), pytest.raises(reprise.Error, match="planned again"):
+            trained()
+    with as_in_a_new_process(monkeypatch, plans=True):
+        found, second = trained()
+    assert is_same(found, expected) and second.default_peak == first.default_peak
+    with as_in_a_new_process(monkeypatch, plans=False):
+        trained()
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path, monkeypatch):
+    place = tmp_path / "file"
+    place.write_text("")
+    monkeypatch.setenv("REPRISE_PLAN_CACHE_DIR", str(place / "plans"))
+    with pytest.warns(UserWarning, match="plans cannot be written to .*plans: Not a directory; give another folder by REPRISE_"):
+        trained()
+
+
+def test_no_plans_are_stored_where_none_are_wanted(folder, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setenv("REPRISE_PLAN_CACHE_DIR", "")
+        trained(layers=1)
+    torch._dynamo.reset()
+    with torch.compiler.config.patch(force_disable_caches=True):
+        trained(layers=1)
+    assert list(folder.iterdir()) == []
+    monkeypatch.delenv("REPRISE_PLAN_CACHE_DIR")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(folder))
+    torch._dynamo.reset()
+    trained(layers=1)
+    assert len(list((folder / "reprise").iterdir())) == 1

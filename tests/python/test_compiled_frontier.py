@@ -1,0 +1,109 @@
+"""reprise.compiled.frontier: points of a step that never runs."""
+
+import json
+import xml.dom.minidom
+
+import pytest
+import torch
+from torch import nn
+
+import reprise
+from reprise import compiled
+
+
+class Mixer(nn.Module):
+    calls = 0
+
+    def __init__(self, layers=3):
+        super().__init__()
+        torch.manual_seed(3)
+        self.layers = nn.ModuleList(nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Dropout(0.1), nn.Linear(64, 32)) for _ in range(layers))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = x + layer(x)
+        return x
+
+
+@pytest.fixture(autouse=True, scope="module")
+def fresh():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.fixture(scope="module")
+def step():
+    """A model, its input, and the frontier of its step."""
+    model, x = Mixer(), torch.ones(256, 32)
+    written = torch.get_rng_state()
+    found = compiled.frontier(model, x, points=4, backend="aot_eager")
+    assert torch.equal(torch.get_rng_state(), written) and all(each.grad is None for each in model.parameters())
+    return model, x, found
+
+
+def test_smaller_peaks_take_longer_and_the_last_point_recomputes_nothing(step):
+    points = step[2].points
+    assert len(points) >= 3
+    for one, other in zip(points, points[1:]):
+        assert one.peak < other.peak and one.seconds > other.seconds and one.peak <= one.budget
+    assert points[-1].recomputed == 0 < points[0].recomputed < 1 and step[2].least == points[0].peak
+
+
+def test_a_point_s_peak_is_that_of_the_step(step):
+    model, x, found = step
+    point = found.points[-2]
+    call = torch.compile(lambda x: model(x).sum(), backend="aot_eager")
+    with compiled.budget(f"+{point.peak + 8192}") as limits, reprise.PeakScope() as scope:
+        call(x).backward()
+    model.zero_grad()
+    assert scope.peak_above_start <= point.peak + 8192
+    assert limits.report()[0].predicted_peak == pytest.approx(point.peak, rel=0.1)
+
+
+def test_a_frontier_is_text_picture_table_and_json(step):
+    found = step[2]
+    lines = str(found).splitlines()
+    assert lines[0].split() == ["budget", "peak", "handed", "over", "recomputed", "seconds"] and len(lines) == 1 + len(found.points)
+    assert "0.0%" in lines[-1]
+    xml.dom.minidom.parseString(found.svg())
+    assert found._repr_html_().count("<tr>") == 1 + len(found.points) and found.svg() in found._repr_html_()
+    read = json.loads(found.json())["points"]
+    assert [each["peak"] for each in read] == [each.peak for each in found.points] and read[0]["recomputed"] > 0
+
+
+def test_the_loss_can_be_given_and_nothing_runs(monkeypatch):
+    def forbidden(*_):
+        raise AssertionError("an operator of the model ran")
+
+    class Counts(torch.autograd.Function):
+        @staticmethod
+        def forward(context, x):
+            return torch.ops.reprise_test_frontier.step(x)
+
+        @staticmethod
+        def backward(context, gradient):
+            return gradient
+
+    library = torch.library.Library("reprise_test_frontier", "DEF")
+    library.define("step(Tensor x) -> Tensor")
+    library.impl("step", forbidden, "CPU")
+    library.impl("step", torch.empty_like, "Meta")
+    x = torch.ones(64, 32, requires_grad=True)
+    found = compiled.frontier(lambda x: {"y": Counts.apply(x.sin().exp())}, x, loss=lambda y: y["y"].square().sum(), points=2,
+                              backend="aot_eager")
+    assert found.least > 0
+
+
+def test_what_cannot_be_planned_is_refused():
+    x = torch.ones(8, 32)
+    with pytest.raises(reprise.UsageError, match="points is 1; give at least 2"):
+        compiled.frontier(Mixer(1), x, points=1)
+    with pytest.raises(reprise.UsageError, match="backend is 'eager'; give"):
+        compiled.frontier(Mixer(1), x, backend="eager")
+    with pytest.raises(reprise.UsageError, match="has no backward"):
+        compiled.frontier(lambda x: x.sum(), x, backend="aot_eager")
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="graph_break"):
+        compiled.frontier(lambda x: torch._dynamo.graph_break() or x, x.requires_grad_(), backend="aot_eager")
+    with torch._functorch.config.patch(activation_memory_budget=0.5), pytest.raises(reprise.UsageError, match="is 0.5"):
+        compiled.frontier(Mixer(1), x, backend="aot_eager")
