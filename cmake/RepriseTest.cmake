@@ -150,13 +150,37 @@ function(reprise_add_scripts folder)
   endforeach()
 endfunction()
 
+# Adds to a list of variables those with which an interpreter that was built without a sanitizer loads the address
+# sanitizer's library before all others. That looks at once for the function that throws exceptions, so the library with
+# that function is loaded, too.
+function(reprise_preload_sanitizer list)
+  foreach(name libasan.so libstdc++.so.6)
+    execute_process(COMMAND ${CMAKE_CXX_COMPILER} -print-file-name=${name} OUTPUT_VARIABLE file OUTPUT_STRIP_TRAILING_WHITESPACE)
+    list(APPEND files ${file})
+  endforeach()
+  list(JOIN files " " files)
+  list(FILTER ${list} EXCLUDE REGEX "^LSAN_OPTIONS=")
+  # Python's own allocator would hide from the sanitizer which objects are freed, and what they refer to. What LibTorch and
+  # the interpreter leak has one of their functions among the innermost six.
+  list(APPEND ${list} "LD_PRELOAD=${files}" PYTHONMALLOC=malloc ASAN_OPTIONS=malloc_context_size=6
+    "LSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/sanitizers/python_leak.supp:print_suppressions=0")
+  set(${list} ${${list}} PARENT_SCOPE)
+endfunction()
+
 # The tests of the Python package, by pytest, in one entry.
 function(reprise_add_python_tests)
   set(REPRISE_TEST_PYTHON "${REPRISE_TORCH_PYTHON}" CACHE FILEPATH "The interpreter that runs tests/python; needs pytest")
   set(entry python.pytest)
-  add_test(NAME ${entry} COMMAND ${REPRISE_TEST_PYTHON} -m pytest -q --color=no tests/python
+  set(environment ${reprise_test_environment} "PYTHONPATH=${PROJECT_BINARY_DIR}/python")
+  set(timeout 900)
+  if(REPRISE_SANITIZE)
+    # No test takes the place of file descriptor 2 then, so that what the sanitizer writes is seen.
+    list(APPEND options --capture=sys)
+    set(timeout 3600)
+    reprise_preload_sanitizer(environment)
+  endif()
+  add_test(NAME ${entry} COMMAND ${REPRISE_TEST_PYTHON} -m pytest -q --color=no ${options} tests/python
     --junitxml=${PROJECT_BINARY_DIR}/test-results/${entry}.xml WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
   # It takes the longest, so it begins first.
-  set_tests_properties(${entry} PROPERTIES TIMEOUT 900 LABELS python COST 1000
-    ENVIRONMENT "${reprise_test_environment};PYTHONPATH=${PROJECT_BINARY_DIR}/python")
+  set_tests_properties(${entry} PROPERTIES TIMEOUT ${timeout} LABELS python COST 1000 ENVIRONMENT "${environment}")
 endfunction()

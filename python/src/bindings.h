@@ -5,9 +5,13 @@
 #include <c10/core/Device.h>
 #include <pybind11/pybind11.h>
 #include <reprise/bytes.h>
+#include <reprise/error.h>
 
+#include <concepts>
 #include <string>
 #include <string_view>
+#include <type_traits>
+#include <utility>
 
 namespace reprise {
 struct BudgetOptions;
@@ -36,6 +40,26 @@ void bind_pgac(py::module_& module);
 // Bytes that Python reads past operators stay in place until the last open step has ended.
 void step_begins();
 void step_ends();
+
+// An error tells by this what an option of type T takes.
+template <class T>
+constexpr std::string_view taken_by() {
+  if constexpr (std::same_as<T, bool>) return "True or False";
+  if constexpr (std::same_as<T, std::string>) return "a str";
+  if constexpr (std::floating_point<T>) return "a number";
+  if constexpr (std::unsigned_integral<T>) return "an int from 0 that the library's integers hold";
+  return "an int that the library's integers hold";
+}
+
+// Throws UsageError for a value that is no T, with `name` for the option and what it takes.
+template <class T>
+T option_as(const py::handle& value, std::string_view name,
+            std::string_view takes = taken_by<T>()) {
+  py::detail::make_caster<T> caster;
+  if (caster.load(value, /*convert=*/true)) return py::detail::cast_op<T>(std::move(caster));
+  throw UsageError(std::string(name) + " is " + py::repr(value).cast<std::string>() + "; give " +
+                   std::string(takes));
+}
 
 // An int is a number of bytes, a str is read as parse_bytes() does. Throws UsageError for another
 // type, with `name` for what the bytes are of.

@@ -34,6 +34,12 @@ using Budget = std::unique_ptr<MemoryBudget, DeletesWithoutGil>;
 class Step {
  public:
   explicit Step(MemoryBudget& budget) : budget_(budget) {}
+  // A step that nobody has ended ends here.
+  ~Step() {
+    if (step_) step_ends();
+  }
+  Step(const Step&) = delete;
+  Step& operator=(const Step&) = delete;
 
   void enter() {
     if (is_used_) {
@@ -110,24 +116,25 @@ BudgetOptions options_of(const py::kwargs& given) {
   BudgetOptions options;
   for (const auto& [key, value] : given) {
     const auto name = key.cast<std::string>();
+    const std::string of = "MemoryBudget: " + name;
     if (name == "device") {
       options.device = device_of(value);
     } else if (name == "on_exceeded") {
-      options.on_exceeded = on_exceeded_of(value.cast<std::string>());
+      options.on_exceeded = on_exceeded_of(option_as<std::string>(value, of));
     } else if (name == "heuristic") {
-      options.heuristic = parse_heuristic(value.cast<std::string>());
+      options.heuristic = parse_heuristic(option_as<std::string>(value, of));
     } else if (name == "min_bytes") {
       options.min_bytes = bytes_of(value, "MemoryBudget: min_bytes");
     } else if (name == "plan_repeated_steps") {
-      options.plan_repeated_steps = value.cast<bool>();
+      options.plan_repeated_steps = option_as<bool>(value, of);
     } else if (name == "planning_time") {
-      options.planning_time = Seconds(value.cast<double>());
+      options.planning_time = Seconds(option_as<double>(value, of));
     } else if (name == "replay_limit") {
-      options.replay_limit = Seconds(value.cast<double>());
+      options.replay_limit = Seconds(option_as<double>(value, of));
     } else if (name == "verify") {
-      options.verify = value.cast<bool>();
+      options.verify = option_as<bool>(value, of);
     } else if (name == "paranoid") {
-      options.paranoid = value.cast<bool>();
+      options.paranoid = option_as<bool>(value, of);
     } else if (!set_extension(options, name, value)) {
       throw py::type_error("MemoryBudget() got an unexpected keyword argument '" + name + "'");
     }
@@ -197,7 +204,8 @@ void bind_budget(py::module_& module) {
   bind_report(module);
   bind_plan(module);
 
-  py::class_<Step>(module, "Step", "One step of a MemoryBudget: `with budget.step(): ...`.")
+  py::class_<Step, std::unique_ptr<Step, DeletesWithoutGil>>(
+      module, "Step", "One step of a MemoryBudget: `with budget.step(): ...`.")
       .def(
           "__enter__",
           [](Step& step) -> Step& {
@@ -254,7 +262,10 @@ void bind_budget(py::module_& module) {
           "A fraction of all bytes of the device, above 0 and at most 1.\n\n"
           "For the CPU these are the machine's memory or, if that is smaller, its control group's limit.")
       .def(
-          "step", [](MemoryBudget& budget) { return std::make_unique<Step>(budget); },
+          "step",
+          [](MemoryBudget& budget) {
+            return std::unique_ptr<Step, DeletesWithoutGil>(new Step(budget));
+          },
           py::keep_alive<0, 1>(),
           "A step, for `with`: what runs in its block, and every backward called in it, stays within the bytes.")
       .def("report", &MemoryBudget::report, NoGil(),

@@ -20,8 +20,9 @@
 #include "selective/policy_rule.h"
 
 namespace torch::jit {
+// NOLINTNEXTLINE(readability-identifier-naming)
 TORCH_PYTHON_API py::object toPyObject(c10::IValue ivalue);
-}
+}  // namespace torch::jit
 
 namespace reprise::python {
 namespace {

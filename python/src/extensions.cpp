@@ -105,7 +105,8 @@ class PythonWeights final : public ValueWeights {
                        "; give a function of (name, kind, number, value, gradient), or None");
     }
     if (py::isinstance<py::dict>(given)) {
-      by_name_ = given.cast<std::map<std::string, double, std::less<>>>();
+      by_name_ = option_as<decltype(by_name_)>(given, "value_weights(): weights",
+                                               "a dict of operators' names and their weights");
     } else if (PyCallable_Check(given.ptr()) != 0) {
       function_ = Owned::borrowed(given.ptr());
     } else {
@@ -175,7 +176,8 @@ class PythonWeights final : public ValueWeights {
       const py::gil_scoped_acquire gil;
       const py::handle function(function_.get());
       for (const auto& [key, name] : calls) {
-        (*weights)[key] = function(name, key.first, key.second).cast<double>();
+        (*weights)[key] = option_as<double>(function(name, key.first, key.second),
+                                            "value_weights(): the weight of " + name);
       }
     }
     const std::lock_guard<std::mutex> lock(mutex_);

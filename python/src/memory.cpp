@@ -16,7 +16,9 @@ namespace reprise::python {
 Bytes bytes_of(const py::handle& value, std::string_view name) {
   if (py::isinstance<py::str>(value)) return parse_bytes(value.cast<std::string>());
   if (PyIndex_Check(value.ptr()) != 0 && !py::isinstance<py::bool_>(value)) {
-    return Bytes(py::reinterpret_steal<py::int_>(PyNumber_Index(value.ptr())).cast<std::int64_t>());
+    const auto number = py::reinterpret_steal<py::object>(PyNumber_Index(value.ptr()));
+    if (!number) throw py::error_already_set();
+    return Bytes(option_as<std::int64_t>(number, name, "at most 2**63 - 1 bytes"));
   }
   throw UsageError(std::string(name) + " is " + py::repr(value).cast<std::string>() +
                    "; give an int of bytes, or a str such as \"8GiB\" or \"400MB\"");
@@ -24,7 +26,8 @@ Bytes bytes_of(const py::handle& value, std::string_view name) {
 
 c10::Device device_of(const py::handle& value) {
   if (py::isinstance<py::str>(value)) return c10::Device(value.cast<std::string>());
-  return value.cast<c10::Device>();
+  return option_as<c10::Device>(value, "the device",
+                                "a torch.device or its name, such as \"cuda:0\"");
 }
 
 namespace {

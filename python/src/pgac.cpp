@@ -29,7 +29,7 @@ constexpr std::array kRoutes = {"kept", "bf16", "int8", "int4", "recomputed"};
 template <class Enum, std::size_t kCount>
 Enum choice(const char* option, const py::handle& value,
             const std::array<const char*, kCount>& names) {
-  const auto text = value.cast<std::string>();
+  const auto text = option_as<std::string>(value, std::string("Pgac: ") + option);
   std::string all;
   for (std::size_t i = 0; i < kCount; ++i) {
     if (text == names.at(i)) return static_cast<Enum>(i);
@@ -40,7 +40,9 @@ Enum choice(const char* option, const py::handle& value,
 
 // A number, or a tuple of a kind and its one or two numbers.
 GammaSchedule gamma_of(const py::handle& value) {
-  if (!py::isinstance<py::tuple>(value)) return GammaSchedule::constant(value.cast<double>());
+  if (!py::isinstance<py::tuple>(value)) {
+    return GammaSchedule::constant(option_as<double>(value, "Pgac: gamma"));
+  }
   const auto given = py::reinterpret_borrow<py::tuple>(value);
   if (given.size() < 2 || given.size() > 3) {
     throw UsageError(
@@ -49,8 +51,9 @@ GammaSchedule gamma_of(const py::handle& value) {
   }
   GammaSchedule schedule;
   schedule.kind = choice<GammaSchedule::Kind>("gamma's kind", given[0], kSchedules);
-  schedule.first = given[1].cast<double>();
-  schedule.last = given.size() == 3 ? given[2].cast<double>() : schedule.first;
+  schedule.first = option_as<double>(given[1], "Pgac: gamma's first number");
+  schedule.last =
+      given.size() == 3 ? option_as<double>(given[2], "Pgac: gamma's last number") : schedule.first;
   return schedule;
 }
 
@@ -60,7 +63,8 @@ std::function<void(std::vector<double>&)> combine_of(const py::handle& value) {
   const auto function = std::make_shared<Owned>(Owned::borrowed(value.ptr()));
   return [function](std::vector<double>& averages) {
     const py::gil_scoped_acquire gil;
-    averages = py::handle(function->get())(averages).cast<std::vector<double>>();
+    averages = option_as<std::vector<double>>(py::handle(function->get())(averages),
+                                              "Pgac: what combine returned", "a list of numbers");
   };
 }
 
@@ -68,36 +72,37 @@ PgacOptions pgac_options_of(const py::kwargs& given) {
   PgacOptions options;
   for (const auto& [key, value] : given) {
     const auto name = key.cast<std::string>();
+    const std::string of = "Pgac: " + name;
     if (name == "alpha") {
-      options.alpha = value.cast<double>();
+      options.alpha = option_as<double>(value, of);
     } else if (name == "quantile") {
-      options.quantile = value.cast<double>();
+      options.quantile = option_as<double>(value, of);
     } else if (name == "gamma") {
       options.gamma = gamma_of(value);
     } else if (name == "steps") {
-      options.steps = value.cast<std::int64_t>();
+      options.steps = option_as<std::int64_t>(value, of);
     } else if (name == "budget") {
       if (!value.is_none()) options.budget = bytes_of(value, "Pgac: the budget");
     } else if (name == "ranking") {
       options.ranking = choice<PgacRanking>("ranking", value, kRankings);
     } else if (name == "fill_budget") {
-      options.fill_budget = value.cast<bool>();
+      options.fill_budget = option_as<bool>(value, of);
     } else if (name == "exact_search") {
-      options.exact_search = value.cast<bool>();
+      options.exact_search = option_as<bool>(value, of);
     } else if (name == "lossy") {
-      options.lossy = value.cast<std::optional<LossyOptions>>();
+      options.lossy = option_as<std::optional<LossyOptions>>(value, of, "a LossyOptions or None");
     } else if (name == "start") {
       options.start = choice<PgacOptions::Start>("start", value, kStarts);
     } else if (name == "follow_pseudocode") {
-      options.follow_pseudocode = value.cast<bool>();
+      options.follow_pseudocode = option_as<bool>(value, of);
     } else if (name == "hysteresis") {
-      options.hysteresis = value.cast<double>();
+      options.hysteresis = option_as<double>(value, of);
     } else if (name == "steps_between_changes") {
-      options.steps_between_changes = value.cast<std::int64_t>();
+      options.steps_between_changes = option_as<std::int64_t>(value, of);
     } else if (name == "stride") {
-      options.stride = value.cast<std::int64_t>();
+      options.stride = option_as<std::int64_t>(value, of);
     } else if (name == "seed") {
-      options.seed = value.cast<std::uint64_t>();
+      options.seed = option_as<std::uint64_t>(value, of);
     } else if (name == "combine") {
       options.combine = combine_of(value);
     } else {

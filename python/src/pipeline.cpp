@@ -50,21 +50,25 @@ std::vector<Bytes> all_bytes_of(const py::object& value) {
 
 PipelineOptions options_of(const py::dict& given, const py::object& holder) {
   PipelineOptions options;
-  options.balance = given["balance"].cast<std::vector<std::int64_t>>();
+  options.balance = option_as<std::vector<std::int64_t>>(given["balance"], "Pipeline: balance",
+                                                         "numbers of layers");
   for (const py::handle device : given["devices"]) options.devices.push_back(device_of(device));
-  options.chunks = given["chunks"].cast<std::int64_t>();
-  options.checkpoint = mode_of(given["checkpoint"].cast<std::string>());
-  options.checkpoint_stop = given["checkpoint_stop"].cast<std::optional<std::int64_t>>();
+  options.chunks = option_as<std::int64_t>(given["chunks"], "Pipeline: chunks");
+  options.checkpoint = mode_of(option_as<std::string>(given["checkpoint"], "Pipeline: checkpoint"));
+  options.checkpoint_stop = option_as<std::optional<std::int64_t>>(
+      given["checkpoint_stop"], "Pipeline: checkpoint_stop", "an int or None");
   options.bytes = all_bytes_of(given["bytes"]);
   if (py::isinstance<py::str>(given["schedule"])) {
     options.schedule = given["schedule"].cast<std::string>();
   } else {
-    options.custom_schedule = given["schedule"].cast<PipelineSchedule>();
+    options.custom_schedule = option_as<PipelineSchedule>(given["schedule"], "Pipeline: schedule",
+                                                          "a name or a PipelineSchedule");
   }
-  options.deferred_batch_norm = given["deferred_batch_norm"].cast<bool>();
-  options.threads = given["threads"].cast<int>();
+  options.deferred_batch_norm =
+      option_as<bool>(given["deferred_batch_norm"], "Pipeline: deferred_batch_norm");
+  options.threads = option_as<int>(given["threads"], "Pipeline: threads");
   options.regions = checkpoint_options(given["region_flags"].cast<long>());
-  options.regions.debug = given["debug"].cast<bool>();
+  options.regions.debug = option_as<bool>(given["debug"], "Pipeline: debug");
   if (!given["selective"].is_none()) {
     options.regions.context = selective(given["selective"].cast<const Selective&>().policy);
   }
@@ -131,9 +135,9 @@ py::tuple step(OwnedPipeline& pipeline, const py::object& input, const py::objec
   Tensors inputs = tensors_of(input, "step() was given as input");
   Tensors targets = tensors_of(target, "step() was given as target");
   const StepOptions options{reduction_of(reduction), outputs};
-  auto function = loss_of(loss);
+  const auto function = loss_of(loss);
   const StepResult result = pipeline.run("step", [&](Pipeline& it) {
-    return it.step_tensors(std::move(inputs), std::move(targets), std::move(function), options);
+    return it.step_tensors(std::move(inputs), std::move(targets), function, options);
   });
   return py::make_tuple(result.loss, outputs ? given_back(result.outputs) : py::none());
 }

@@ -5,6 +5,9 @@ import os
 import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+if "libasan" in os.environ.get("LD_PRELOAD", ""):
+    # Processes that tests start, such as assemblers, end without freeing all.
+    os.environ["ASAN_OPTIONS"] = "detect_leaks=0"
 os.environ.setdefault("REPRISE_PLAN_CACHE_DIR", "")  # plans of an earlier run would hide what planning does
 
 import torch  # noqa: E402
