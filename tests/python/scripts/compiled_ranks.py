@@ -9,7 +9,7 @@ import torch.distributed as dist
 from small import batch, network
 
 import reprise
-from reprise.compiled import _plan, _ranks
+from reprise.compiled import _ranks
 
 
 def trained(layers, budget):
