@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any, Callable
 
 import torch
@@ -12,8 +13,23 @@ from ._checkpoint_traced import reason_for_torch
 
 _torch: Any = torch.utils.checkpoint  # before install() can replace it
 CheckpointPolicy = _torch.CheckpointPolicy
-SelectiveCheckpointContext = _torch.SelectiveCheckpointContext
 SAC_IGNORED_OPS = _torch.SAC_IGNORED_OPS
+
+
+def with_output(context: Any) -> Any:
+    """torch's class of what a policy is told; where that knows no `op_output`, as in 2.11, one that does."""
+    if "op_output" in inspect.signature(context).parameters:
+        return context
+
+    class SelectiveCheckpointContext(context):  # type: ignore[misc]
+        def __init__(self, *, is_recompute: bool, op_output: Any = None) -> None:
+            super().__init__(is_recompute=is_recompute)
+            self.op_output = op_output
+
+    return SelectiveCheckpointContext
+
+
+SelectiveCheckpointContext = with_output(_torch.SelectiveCheckpointContext)
 
 # The regions' policies of lists, which are made at every call of a context function.
 _of_lists: dict[tuple[Any, ...], Any] = {}

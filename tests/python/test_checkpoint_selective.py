@@ -8,6 +8,7 @@ import torch
 from torch._library.effects import EffectType
 
 import reprise
+from reprise._checkpoint_selective import with_output
 from reprise.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 aten = torch.ops.aten
@@ -215,3 +216,13 @@ def test_hooks_around_see_what_is_kept_if_they_are_respected():
 def test_what_is_no_policy_is_refused(policy, error, text):
     with pytest.raises(error, match=text):
         create_selective_checkpoint_contexts(policy)
+
+
+def test_a_policy_is_told_the_output_where_torch_s_class_knows_none():
+    class Older:
+        def __init__(self, *, is_recompute):
+            self.is_recompute = is_recompute
+
+    told = with_output(Older)(is_recompute=False, op_output=3)
+    assert isinstance(told, Older) and (told.is_recompute, told.op_output) == (False, 3)
+    assert with_output(type(told)) is type(told)
