@@ -4,11 +4,11 @@ import contextlib
 
 import pytest
 import torch
-from torch import nn
 
 import reprise
 from reprise.compiled import _plan
 from test_compiled import is_same, steps
+from test_compiled_frontier import Mixer
 
 
 @pytest.fixture(autouse=True)
@@ -34,16 +34,9 @@ def as_in_a_new_process(monkeypatch, plans):
         yield
 
 
-class Small(nn.Module):
-    def __init__(self, layers):
-        super().__init__()
-        torch.manual_seed(3)
-        self.layers = nn.ModuleList(nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Dropout(0.1), nn.Linear(64, 32)) for _ in range(layers))
-
+class Small(Mixer):
     def forward(self, x):
-        for layer in self.layers:
-            x = x + layer(x)
-        return x.square().sum()
+        return super().forward(x).square().sum()
 
 
 def trained(budget="85%", layers=2):

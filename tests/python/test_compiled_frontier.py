@@ -12,8 +12,6 @@ from reprise import compiled
 
 
 class Mixer(nn.Module):
-    calls = 0
-
     def __init__(self, layers=3):
         super().__init__()
         torch.manual_seed(3)
