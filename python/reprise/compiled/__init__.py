@@ -27,19 +27,20 @@ def compile(model: Callable[..., Any], *, memory_budget: str | int, device: str 
     """torch.compile with its arguments, and the device's bytes stay within `memory_budget` while a step runs.
 
     `memory_budget`: "8GiB" or an int for all bytes of the device, "+2GiB" above those live before the step, "60%" of what a
-    step of torch.compile's own takes above them. Sizes are fixed: another shape is another graph, with a plan of its own.
+    step of torch.compile's own takes above them. Sizes may vary as with torch.compile: a plan is for the upper end of a range,
+    and a larger size is compiled again, with a plan of its own. Shares are those of a step at the upper end.
 
     Plans are stored on disk, in the folder that REPRISE_PLAN_CACHE_DIR names or beside inductor's own caches. Ranks of
     torch.distributed that compile the same graph take one plan, for the least of their bytes.
 
     The first call raises BudgetError, which names the least, where the bytes do not suffice. Raises UsageError for what
-    cannot be planned: dynamic shapes, CUDA graphs, compiled autograd, another budget of torch's, and backends that do not
+    cannot be planned: sizes that depend on data, CUDA graphs, compiled autograd, another budget of torch's, and backends that do not
     split graphs by torch's min-cut. One thread at a time may train.
     """
     _refuse_options(options)
     limits = CompiledBudget(memory_budget, device)
     backend = _Backend(limits, options.pop("backend", "inductor"), options.pop("mode", None), options.pop("options", None))
-    compiled = torch.compile(model, dynamic=False, backend=backend, **options)
+    compiled = torch.compile(model, backend=backend, **options)
     if not isinstance(compiled, torch.nn.Module):
         return _within(compiled, limits)
     compiled.forward = _within(compiled.forward, limits)
@@ -54,7 +55,7 @@ def budget(memory_budget: str | int, device: str | torch.device = "cpu") -> Iter
     `memory_budget` is that of compile(). Train inside: a graph is compiled when it first runs.
     """
     limits = CompiledBudget(memory_budget, device)
-    with as_raised(), limits.planning(), torch._dynamo.config.patch(automatic_dynamic_shapes=False):
+    with as_raised(), limits.planning():
         yield limits
 
 
@@ -97,8 +98,6 @@ class _Backend:
 
 
 def _refuse_options(options: dict[str, Any]) -> None:
-    if options.pop("dynamic", False):
-        raise UsageError("reprise.compile: dynamic is True, and a plan is for fixed sizes; leave it out")
     graphs = options.get("mode") in ("reduce-overhead", "max-autotune") or (options.get("options") or {}).get("triton.cudagraphs")
     if graphs:
         raise UsageError("reprise.compile: CUDA graphs keep the memory of a step, so that there is nothing to plan; take "

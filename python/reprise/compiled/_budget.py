@@ -8,7 +8,7 @@ compiled again. The same happens where a step took more than its plan said.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
+import functools
 import gc
 import threading
 import warnings
@@ -26,10 +26,11 @@ from ..running.asked import Asked
 from . import _hooks
 from ._cache import CachedPlanner
 from ._joint import Joint, Measured, Others
-from ._plan import Chosen, GraphPlanner, Need, NoPlan
+from ._plan import Chosen, GraphPlanner, Need, NoPlan, for_range
 from ._ranks import Agreement
 from ._report import GraphReport, report_of
 from ._schedule import Halves
+from ._sizes import Seen
 from ._torch import InstructionTranslator, reset_code
 
 # Corrections after measured steps; what is live before a step, such as the optimizer's state, grows in the first ones.
@@ -45,8 +46,9 @@ _ROOM = 0.005
 class _Call:
     """One call of a graph's forward whose backward is still to come. It ends with its backward, or with its outputs."""
 
-    def __init__(self, place: int, live: int, device: str | torch.device) -> None:
+    def __init__(self, place: int, live: int, device: str | torch.device, sizes: dict[str, int]) -> None:
         self.place, self.live_before = place, live  # among the calls of the step, and bytes
+        self.sizes = sizes
         self._device = device
         self._since: PeakScope | None = None
         self._outputs: list[weakref.ref[torch.Tensor]] = []
@@ -55,22 +57,23 @@ class _Call:
         self._outputs = [weakref.ref(each) for each in outputs]
         self._since = PeakScope(self._device)
 
-    def measure(self, halves: Halves, joint: Joint, live: int) -> Measured:
-        """When its backward begins and so many bytes are live."""
+    def measure(self, halves: Halves, joint: Joint, live: int) -> Measured | None:
+        """When its backward begins and so many bytes are live. None where its sizes tell nothing of those that a plan is for."""
         held = tuple(each() is not None for each in self._outputs)
         if len(held) != len(joint.forward_outputs):
             held = (True,) * len(joint.forward_outputs)
-        beside = live - self.live_before - halves.saved - halves.held(Others(measured=Measured(0, held)))
+        beside = live - self.live_before - halves.between_with(self.sizes, Others(measured=Measured(0, held)))
         between = 0
         if self._since:
             self._since.__exit__(None, None, None)
             between = self._since.peak_above_start
-        return Measured(_rounded(beside), held, _rounded(between))
+        growth = joint.sizes.growth(self.sizes)
+        return Measured(_rounded(beside * growth), held, _rounded(between * growth)) if joint.sizes.tells(self.sizes) else None
 
 
-def _rounded(count: int) -> int:
+def _rounded(count: float) -> int:
     """So that the next process finds the plan that was made for it."""
-    return max(0, -(-count // _SCALARS)) * _SCALARS
+    return max(0, -(-int(count) // _SCALARS)) * _SCALARS
 
 
 class PlannedGraph:
@@ -94,8 +97,8 @@ class PlannedGraph:
         self._calls = [each for each in self._calls if each() is not None]
         return bool(self._calls)
 
-    def forward_begins(self) -> _Call:
-        call = self.budget.begin_call(self)
+    def forward_begins(self, sizes: dict[str, int]) -> _Call:
+        call = self.budget.begin_call(self, sizes)
         self._calls.append(weakref.ref(call))
         return call
 
@@ -107,7 +110,9 @@ class PlannedGraph:
             call = self._calls[-1]()
             if call is not None:
                 live = self.budget.live()
-                self.budget.measured[call.place] = call.measure(self.chosen.halves, self.planner.joint, live)
+                measured = call.measure(self.chosen.halves, self.planner.joint, live)
+                if measured is not None:
+                    self.budget.measured[call.place] = measured
 
     def backward_ends(self) -> None:
         if self.has_calls():
@@ -134,6 +139,8 @@ class CompiledBudget:
         self.graphs: list[PlannedGraph] = []
         # The calls of the step that is open, or of the last one, and what was measured at their backward.
         self._in_step: list[PlannedGraph] = []
+        self._sizes: list[dict[str, int]] = []  # of these calls, by symbol
+        self._seen: dict[CodeType, Seen] = {}
         self.measured: dict[int, Measured] = {}
         self.peaks: list[int] = []
         self._needs: list[Need] = []
@@ -171,11 +178,19 @@ class CompiledBudget:
         with self._lock:
             if self._scope:
                 self._peak_before_planning = max(self._peak_before_planning, self._scope.peak)
-            planner = graph.planner = CachedPlanner(joint, default)
             at = len(self._in_step) if self._is_open() else 0
             self._is_planning = True
             graph.name = f"graph {len(self.graphs)}, of {graph.code.co_qualname}"
-            chosen = self._chosen_within(planner, at)
+            before, found = self._needs, {}
+
+            def plan(sized: Joint, is_last: bool) -> CachedPlanner:
+                self._needs = before
+                planner = CachedPlanner(sized, default)
+                found[planner] = self._chosen_within(planner, at)
+                return planner
+
+            planner = graph.planner = for_range(joint, self._seen.setdefault(graph.code, Seen()), plan)
+            chosen = found[planner]
             self.graphs.append(graph)
             if self._scope:
                 self._scope.__enter__()  # what planning took is not the step's
@@ -188,15 +203,34 @@ class CompiledBudget:
 
     def _chosen_within(self, planner: CachedPlanner, at: int) -> Chosen:
         live = self.live()
+        is_estimate = self._outgrow_needs(planner, at)
         limit = self._limit_above(self._live_before if self._is_open() else live, planner)
+        live += self._growth_of_live(planner, at)
         others = self._needed_after(at, limit)
+        # Ranks see different sizes, and compile for larger ones at different times.
+        choose = functools.partial(self._ranks.choose, planner) if not planner.joint.sizes.upper else planner.choose
         try:
-            return self._ranks.choose(planner, limit - live - self._slack, others)
+            return choose(limit - live - self._slack, others)
         except NoPlan as none:
-            if not self._needs and not self.peaks and (at > 0 or self.asked.share):
+            if is_estimate and at + 1 < len(self._needs) or not self._needs and not self.peaks and (at > 0 or self.asked.share):
                 # Those before it left it too little, or the share is one of more graphs. The next step divides anew.
-                return self._ranks.choose(planner, none.least, others)
+                return choose(none.least, others)
             raise self._refused(planner, none, limit, live) from None
+
+    def _outgrow_needs(self, planner: CachedPlanner, at: int) -> bool:
+        """Needs that were found for smaller sizes are estimated for these, whether they are now; a single graph needs none."""
+        if len(self._needs) <= at or planner.joint.bytes_of_forward <= self._needs[at].of_forward:
+            return False
+        factor = planner.joint.bytes_of_forward / max(1, self._needs[at].of_forward)
+        self._needs = [each.scaled(factor) for each in self._needs] if len(self._needs) > 1 else []
+        self._corrections = 0
+        return bool(self._needs)
+
+    def _growth_of_live(self, planner: CachedPlanner, at: int) -> int:
+        """Bytes that are not live yet, and will be with sizes of the upper end."""
+        inputs = 0 if self.asked.share or self.asked.is_above_live or at else planner.joint.growth_of_inputs()
+        return inputs + sum(each.chosen.halves.between - each.chosen.halves.between_with(sizes, Others())
+                            for each, sizes in zip(self._in_step[:at], self._sizes) if each.chosen)
 
     def _needed_after(self, at: int, limit: int) -> Others:
         """What the graphs after this one will need."""
@@ -234,15 +268,16 @@ class CompiledBudget:
     def _is_open(self) -> bool:
         return self._scope is not None and any(each.has_calls() for each in self._in_step)
 
-    def begin_call(self, graph: PlannedGraph) -> _Call:
+    def begin_call(self, graph: PlannedGraph, sizes: dict[str, int]) -> _Call:
         with self._lock:
             live = self.live()
             if not self._is_open():
                 self._live_before = live
-                self._scope, self._peak_before_planning, self._in_step = PeakScope(self.device), 0, []
+                self._scope, self._peak_before_planning, self._in_step, self._sizes = PeakScope(self.device), 0, [], []
                 self.measured = {}
             self._in_step.append(graph)
-            return _Call(len(self._in_step) - 1, live, self.device)
+            self._sizes.append(sizes)
+            return _Call(len(self._in_step) - 1, live, self.device, sizes)
 
     def close_step(self) -> None:
         with self._lock:

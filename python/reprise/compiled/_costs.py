@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from .._reprise import PeakScope
 from . import _cost_cache
 from ._kinds import Kind, name_of
+from ._sizes import value_of
 
 _REPEATS = 20
 # Seconds for the repeats: noise is small beside longer operators.
@@ -74,12 +75,12 @@ class Costs:
                 del result
                 return [round(_nanoseconds(run, device)), max(0, scope.peak_above_start - made)]
         except Exception:  # not every operator runs on invented values; it moves its bytes at least
-            moved = sum(_bytes_in(each.meta.get("val")) for each in (node, *node.all_input_nodes))
+            moved = sum(_bytes_in(value_of(each)) for each in (node, *node.all_input_nodes))
             return [round(moved * self.traffic(device)), 0]
 
     def loop(self, node: fx.Node, elements: int) -> float:
         """Nanoseconds of the arithmetic."""
-        value = node.meta["val"]
+        value = value_of(node)
         value = value if isinstance(value, torch.Tensor) else value[0]
         key = ("loop", str(node.target), value.dtype, value.device.type)
         return self._known(lambda: [self._time_loop(node, value)], *key)[0] * elements
@@ -136,7 +137,7 @@ def _nanoseconds(run: Any, device: torch.device) -> float:
 
 def _device_of(node: fx.Node) -> torch.device:
     for each in (node, *node.all_input_nodes):
-        value = each.meta.get("val")
+        value = value_of(each)
         value = value[0] if isinstance(value, (list, tuple)) and value else value
         if isinstance(value, torch.Tensor):
             return value.device
@@ -145,7 +146,7 @@ def _device_of(node: fx.Node) -> torch.device:
 
 def _key_of(node: fx.Node) -> Any:
     def key(value: Any) -> Any:
-        value = value.meta.get("val") if isinstance(value, fx.Node) else value
+        value = value_of(value) if isinstance(value, fx.Node) else value
         if isinstance(value, torch.Tensor):
             return tuple(value.shape), value.stride(), value.dtype, value.device.type
         if isinstance(value, (list, tuple)):
@@ -157,7 +158,7 @@ def _key_of(node: fx.Node) -> Any:
 
 def _filled(value: Any, elements: int | None = None) -> Any:
     """Tensors of the same form, or flat ones of that many elements."""
-    value = value.meta["val"] if isinstance(value, fx.Node) else value
+    value = value_of(value) if isinstance(value, fx.Node) else value
     if isinstance(value, torch.Tensor):
         fill = 0.5 if value.dtype.is_floating_point or value.dtype.is_complex else 0
         if elements is not None:

@@ -154,7 +154,7 @@ class _Traced:
         self.planner = GraphPlanner(joint, default)
         raise _Found
 
-    def forward_begins(self) -> object:
+    def forward_begins(self, sizes: dict[str, int]) -> object:
         raise AssertionError("the graph was not compiled")
 
     def forward_ends(self, call: Any, outputs: list[torch.Tensor]) -> None:

@@ -16,6 +16,7 @@ from torch._functorch import config
 from .. import _graphs
 from .._reprise import Error, UsageError, is_in_step, unseen
 from ._joint import Joint
+from ._sizes import Binding
 from ._torch import common, partitioners
 
 
@@ -28,7 +29,10 @@ class Graph(Protocol):
         """Raises it, or returns where the graph may be split as torch does."""
 
     def choose(self, joint: Joint, default: list[fx.Node]) -> list[int]: ...
-    def forward_begins(self) -> object: ...
+    def forward_begins(self, sizes: dict[str, int]) -> object:
+        """`sizes`: of this call, by symbol, where they vary."""
+        ...
+
     def forward_ends(self, call: Any, outputs: list[torch.Tensor]) -> None: ...
     def backward_begins(self) -> None: ...
     def backward_ends(self) -> None: ...
@@ -110,10 +114,11 @@ def _compile(original: Callable[..., Any], begin_graph: Callable[[str | UsageErr
     compiled = original(*given.args, **given.kwargs)
     if not is_planned:
         return compiled
+    binding = Binding(module)
 
     @functools.wraps(compiled)
     def run(*values: Any) -> Any:
-        call = graph.forward_begins()
+        call = graph.forward_begins(binding.sizes(values))
         with _graphs.planned():
             results = compiled(*values)
         outputs = [each for each in (results if isinstance(results, (list, tuple)) else (results,))

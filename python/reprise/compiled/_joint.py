@@ -11,15 +11,9 @@ import torch
 from torch import fx
 
 from .._reprise import UsageError
-from ._kinds import Kind, is_repeatable, kind_of
+from ._kinds import Kind, is_repeatable, is_size, kind_of
+from ._sizes import Sizes, bytes_of, mark, rounded
 from ._torch import partitioners
-
-
-def bytes_of(value: Any) -> int:
-    """Of one tensor, as an allocator gives them out."""
-    if not isinstance(value, torch.Tensor):
-        return 0
-    return -(-value.numel() * value.dtype.itemsize // 64) * 64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,8 +53,10 @@ class Others:
 class Joint:
     """Nodes are known by their place in the graph."""
 
-    def __init__(self, module: fx.GraphModule, info: Any, outputs_of_forward: int, *, fuses: bool) -> None:
-        """`fuses`: whether the backend merges loops."""
+    def __init__(self, module: fx.GraphModule, info: Any, outputs_of_forward: int, *, fuses: bool,
+                 upper: dict[Any, int] | None = None) -> None:
+        """`fuses`: whether the backend merges loops. `upper`: of sizes that vary, what the plan is for; the newest Joint of a
+        graph counts."""
         self.module, self.info, self.outputs_of_forward, self.fuses = module, info, outputs_of_forward, fuses
         self.nodes = [node for node in module.graph.nodes if node.op != "output"]
         self.place = {node: at for at, node in enumerate(self.nodes)}
@@ -69,15 +65,17 @@ class Joint:
                 owner = next(iter(node.users), node)
                 raise UsageError(f"reprise.compile: the operator '{owner.name}' runs a graph of its own, whose memory a plan does "
                                  "not know; compile the model without it, or leave memory_budget out")
-            if isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat, torch.SymBool)):
-                raise UsageError(f"reprise.compile: the size '{node.name}' of the graph is not known before it runs, and a plan "
-                                 "is for fixed sizes; compile with dynamic=False")
+        self.sizes = Sizes(self.nodes)
+        if upper is not None:
+            self.sizes.resize(upper)
+        for node in self.nodes:
+            mark(node, self.sizes)
         self.kinds = [kind_of(node) for node in self.nodes]
         self.inputs = [[self.place[each] for each in node.all_input_nodes] for node in self.nodes]
         self.users = [[self.place[each] for each in node.users if each.op != "output"] for node in self.nodes]
-        self.bytes = [bytes_of(node.meta.get("val")) for node in self.nodes]
+        self.bytes = [bytes_of(node) for node in self.nodes]
         forward, backward, _, _ = partitioners._extract_fwd_bwd_outputs(module, num_fwd_outputs=outputs_of_forward)
-        self.forward_outputs = [self.place[each] for each in forward if isinstance(each, fx.Node)]
+        self.forward_outputs = [self.place[each] for each in forward if isinstance(each, fx.Node) and not is_size(each)]
         self.backward_outputs = [self.place[each] for each in backward if isinstance(each, fx.Node)]
         self.is_tangent = [bool(partitioners._is_tangent(node)) for node in self.nodes]
         self.after_tangents = [node in info.tangents_closure for node in self.nodes]
@@ -109,7 +107,7 @@ class Joint:
                 self.must_repeat.add(at)
             # An input that the step writes is another one when backward runs.
             reads_written = any(self._root(each) in written for each in self.inputs[at])
-            if node.op != "call_function" or self.kinds[at] is Kind.VIEW:
+            if node.op != "call_function" or self.kinds[at] in (Kind.VIEW, Kind.INPUT):
                 continue
             if not is_repeatable(node) or reads_written or self.fuses and self._is_sum(at):
                 self.once.add(at)
@@ -122,7 +120,7 @@ class Joint:
             return True
         if self.kinds[at] is not Kind.LOOP:
             return False
-        tensors = [self.roots[each] for each in self.inputs[at]]
+        tensors = [self.roots[each] for each in self.inputs[at] if not is_size(self.nodes[each])]
         return bool(tensors) and all(self.is_once(each) and self.nodes[each].op == "call_function" for each in tensors) and \
             self.bytes[at] <= max(self.bytes[each] for each in tensors)
 
@@ -187,6 +185,10 @@ class Joint:
         saved: set[int] = set()
 
         def stops(at: int) -> bool:
+            if self.in_forward[at] and self.kinds[at] is Kind.INPUT and self.nodes[at].op == "call_function":
+                is_whole = isinstance(self.nodes[at].meta["val"], torch.SymInt)
+                saved.update([at] * is_whole)  # as torch hands sizes over
+                return is_whole
             if not self.in_forward[at] or self.nodes[at].op != "call_function" or at in self.must_repeat:
                 return False
             is_several = not isinstance(self.nodes[at].meta.get("val"), torch.Tensor)
@@ -210,4 +212,32 @@ class Joint:
         return others.gradients + sum(each for at, each in enumerate(self.bytes) if self.is_tangent[at])
 
     def is_operator(self, at: int) -> bool:
-        return self.nodes[at].op == "call_function" and self.nodes[at].target is not operator.getitem
+        return self.nodes[at].op == "call_function" and self.nodes[at].target is not operator.getitem and \
+            self.kinds[at] is not Kind.INPUT
+
+    # -- Sizes that vary
+
+    def at(self, upper: dict[Any, int]) -> Joint:
+        """The same graph for other upper ends."""
+        if upper == self.sizes.upper:
+            return self
+        return Joint(self.module, self.info, self.outputs_of_forward, fuses=self.fuses, upper=upper)
+
+    def bytes_with(self, at: int, sizes: dict[str, int]) -> int:
+        """In a call with these sizes."""
+        value = self.nodes[at].meta.get("val")
+        if not self.sizes.upper or not isinstance(value, torch.Tensor):
+            return self.bytes[at]
+        return rounded(self.sizes.actual(value.numel(), sizes) * value.dtype.itemsize)
+
+    def growth_of_inputs(self) -> int:
+        """Bytes that the inputs take at the upper end above those of this trace."""
+        if not self.sizes.upper:
+            return 0
+        inputs = [at for at, node in enumerate(self.nodes) if node.op == "placeholder" and not self.is_tangent[at]]
+        return sum(max(0, self.bytes[at] - self.bytes_with(at, {})) for at in inputs)
+
+    @property
+    def bytes_of_forward(self) -> int:
+        """Of all its results: they grow with the sizes."""
+        return sum(each for at, each in enumerate(self.bytes) if self.in_forward[at] and self.nodes[at].op == "call_function")

@@ -27,6 +27,7 @@ def key_of(joint: Joint, default: list[fx.Node]) -> str:
             str(node.meta.get("recompute")), joint.is_tangent[joint.place[node]])
     add(joint.outputs_of_forward, joint.forward_outputs, joint.backward_outputs, joint.fuses)
     add(sorted(joint.place[node] for node in default if node in joint.place))
+    add(joint.sizes.key(joint.fuses))
     return digest.hexdigest()
 
 

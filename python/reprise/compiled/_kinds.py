@@ -12,7 +12,7 @@ from torch import fx
 
 
 class Kind(enum.Enum):
-    INPUT = "an input of the step, a constant or a size"
+    INPUT = "an input of the step, a constant, or a size that is computed from others"
     VIEW = "a view of its first argument"
     ITEM = "one result of an operator with several"
     LOOP = "computed element by element: compilers merge it with others"
@@ -41,7 +41,7 @@ def name_of(node: fx.Node) -> str:
 
 def kind_of(node: fx.Node) -> Kind:
     if node.op != "call_function" or not is_tensors(node.meta.get("val")):
-        return Kind.INPUT if node.op in ("placeholder", "get_attr") else Kind.CALL
+        return Kind.INPUT if node.op in ("placeholder", "get_attr") or is_size(node) else Kind.CALL
     if node.target is operator.getitem:
         return Kind.ITEM
     target = node.target
@@ -62,6 +62,11 @@ def kind_of(node: fx.Node) -> Kind:
 def is_tensors(value: Any) -> bool:
     """A tensor, or several."""
     return isinstance(value, torch.Tensor) or isinstance(value, (list, tuple)) and any(is_tensors(each) for each in value)
+
+
+def is_size(node: fx.Node) -> bool:
+    """A number, which takes no memory."""
+    return isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat, torch.SymBool, int, float))
 
 
 def is_random(node: fx.Node) -> bool:

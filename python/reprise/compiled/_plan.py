@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
-from .._reprise import _SplitPlan
+from .._reprise import BudgetError, _SplitPlan
 from ._costs import COSTS
 from ._joint import Joint, Measured, Others
 from ._schedule import Halves
+from ._sizes import Seen
 from ._step import Step
 
 # Plans that are compared with the backend's schedule; each corrects the next by what the schedule showed.
@@ -47,12 +49,19 @@ class Need:
     graph: int = 0
     measured: Measured | None = None
     after: int = 0  # bytes that code outside of graphs takes before backward
+    of_forward: int = 0  # of all results of forward
 
     def peak(self, share: float) -> float:
         return self.least_peak + share * max(0, self.default_peak - self.least_peak)
 
     def between(self, share: float) -> float:
         return self.least_between + share * max(0, self.default_between - self.least_between)
+
+
+    def scaled(self, factor: float) -> Need:
+        """An estimate for larger sizes, of which nothing was measured."""
+        counts = {name: int(each * factor) for name, each in vars(self).items() if name not in ("graph", "measured")}
+        return Need(**counts, graph=self.graph)
 
 
 class NoPlan(Exception):
@@ -132,7 +141,7 @@ class GraphPlanner:
         after = measured.between if measured and is_last else 0
         smallest.others = self.default.others = Others(after, measured=measured)
         return Need(smallest.peak, smallest.between, self.default.peak, self.default.between,
-                    0 if measured else self.default.gradients, graph, measured, after)
+                    0 if measured else self.default.gradients, graph, measured, after, self.joint.bytes_of_forward)
 
     def largest_at_peak(self) -> list[tuple[str, int]]:
         """The names and bytes of what the operator reads and makes during which the smallest plan takes most."""
@@ -149,3 +158,23 @@ class GraphPlanner:
 
     def _chosen(self, saved: list[int], halves: Halves, nanoseconds: int, begin: float) -> Chosen:
         return Chosen(saved, halves, self.default, nanoseconds / 1e9, time.perf_counter() - begin + self._seconds_before)
+
+
+Planner = TypeVar("Planner", bound=GraphPlanner)
+
+
+def for_range(joint: Joint, seen: Seen, plan: Callable[[Joint, bool], Planner]) -> Planner:
+    """What `plan` gives for the largest upper ends of the joint's sizes that have a plan. It is told whether there are no
+    smaller ones to try. Larger sizes are compiled again from then on."""
+    ends = joint.sizes.upper_ends(seen)
+    for at, upper in enumerate(ends):
+        try:
+            planner = plan(joint.at(upper), at + 1 == len(ends))
+        except (BudgetError, NoPlan):
+            if at + 1 == len(ends):
+                raise
+            continue
+        planner.joint.sizes.guard()
+        seen.add(planner.joint.sizes)
+        return planner
+    raise AssertionError("there is at least one")

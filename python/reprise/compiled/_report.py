@@ -23,12 +23,14 @@ class GraphReport:
     recompute_seconds: float
     planning_seconds: float
     recomputed: dict[str, int]  # operators that run again, by module
+    sizes: dict[str, int]  # that vary, such as "words.size(1)": the largest that the plan is for, of which all bytes are
 
 
 def report_of(name: str, backend: str, planner: GraphPlanner, chosen: Chosen) -> GraphReport:
     return GraphReport(graph=name, backend=backend, default_peak=chosen.default.peak, predicted_peak=chosen.halves.peak,
                        handed_over=chosen.halves.saved, recompute_seconds=chosen.recompute_seconds,
-                       planning_seconds=chosen.planning_seconds, recomputed=recomputed_in(planner.joint, chosen.saved))
+                       planning_seconds=chosen.planning_seconds, recomputed=recomputed_in(planner.joint, chosen.saved),
+                       sizes=planner.joint.sizes.named)
 
 
 def recomputed_in(joint: Joint, saved: list[int]) -> dict[str, int]:

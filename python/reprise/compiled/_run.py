@@ -11,6 +11,7 @@ import contextlib
 import gc
 import weakref
 from collections.abc import Callable
+from types import CodeType
 from typing import Any
 
 import torch
@@ -21,8 +22,9 @@ from . import _hooks
 from ._budget import stacked, stacked_need
 from ._cache import CachedPlanner
 from ._joint import Joint, Others
-from ._plan import Chosen, GraphPlanner, Need, NoPlan
+from ._plan import Chosen, GraphPlanner, Need, NoPlan, for_range
 from ._report import GraphReport, report_of
+from ._sizes import Seen
 from ._torch import InstructionTranslator, reset_code
 
 
@@ -43,7 +45,7 @@ class RunGraph:
     def choose(self, joint: Joint, default: list[fx.Node]) -> list[int]:
         return self._owner.choose(self, joint, default)
 
-    def forward_begins(self) -> object:
+    def forward_begins(self, sizes: dict[str, int]) -> object:
         return self._owner.opened(self)
 
     def forward_ends(self, call: Any, outputs: list[torch.Tensor]) -> None:
@@ -65,6 +67,7 @@ class RunGraphs:
         self._device, self._limit, self._say_why = device, limit, say_why
         self._said: set[str] = set()
         self._graphs: list[RunGraph] = []
+        self._seen: dict[CodeType, Seen] = {}
         self._needs: dict[str, Need] = {}
         self._open: list[tuple[RunGraph, weakref.ref[_Token]]] = []
         self._most: list[RunGraph] = []  # that were open at once in this step
@@ -85,19 +88,24 @@ class RunGraphs:
     # -- Plans
 
     def choose(self, graph: RunGraph, joint: Joint, default: list[fx.Node]) -> list[int]:
-        graph.planner = CachedPlanner(joint, default)
-        graph.chosen = self._chosen(graph.planner)
+        def plan(sized: Joint, is_last: bool) -> CachedPlanner:
+            planner = CachedPlanner(sized, default)
+            graph.chosen = self._chosen(planner, is_last)
+            return planner
+
+        graph.planner = for_range(joint, self._seen.setdefault(graph.code, Seen()), plan)
+        assert graph.chosen is not None
         self._graphs.append(graph)
         return graph.chosen.saved
 
-    def _chosen(self, planner: CachedPlanner) -> Chosen:
+    def _chosen(self, planner: CachedPlanner, is_last: bool) -> Chosen:
         if self.saving is not None:
             need = self._need(planner)
             peak = int(need.peak(1 - self.saving))
-            return _within(planner, peak, Others(between=max(0, peak - int(need.between(1 - self.saving)))))
+            return _within(planner, peak, Others(between=max(0, peak - int(need.between(1 - self.saving)))), is_last=True)
         limit = self._limit()
         # Nothing is known of the step yet: what the tape holds now may have to stay.
-        return _within(planner, planner.default.peak if limit is None else limit - live_bytes(self._device), Others())
+        return _within(planner, planner.default.peak if limit is None else limit - live_bytes(self._device), Others(), is_last)
 
     def _need(self, planner: CachedPlanner) -> Need:
         if planner.key not in self._needs:
@@ -151,9 +159,11 @@ class RunGraphs:
                 for at, each in enumerate(self._graphs) if each.planner and each.chosen]
 
 
-def _within(planner: GraphPlanner, room: int, others: Others) -> Chosen:
-    """The plan for those bytes, or the smallest one."""
+def _within(planner: GraphPlanner, room: int, others: Others, is_last: bool) -> Chosen:
+    """The plan for those bytes; or the smallest one, where no smaller sizes can be tried."""
     try:
         return planner.choose(room, others)
     except NoPlan as none:
+        if not is_last:
+            raise
         return planner.choose(none.least, others)

@@ -9,11 +9,13 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import sympy
 from torch import fx
 
 from ._costs import COSTS
-from ._joint import Joint, Others, bytes_of
-from ._kinds import Kind, kind_of
+from ._joint import Joint, Others
+from ._kinds import Kind, is_size, kind_of
+from ._sizes import Sizes, bytes_of, rounded
 from ._torch import partitioners
 
 
@@ -30,8 +32,8 @@ class Halves:
         self.gradients = sum(joint.bytes[at] for at in {joint.roots[at] for at in joint.backward_outputs})
         self.between = self.saved + self.held(Others())
         if joint.fuses:
-            self.forward = _scheduled_peak(forward, is_backward=False) or _eager_peak(forward, {}, {})
-            self._in_backward = _scheduled_peak(backward, is_backward=True) or _eager_peak(backward, handed, sizes)
+            self.forward = _scheduled_peak(forward, joint.sizes, is_backward=False) or _eager_peak(forward, {}, {})
+            self._in_backward = _scheduled_peak(backward, joint.sizes, is_backward=True) or _eager_peak(backward, handed, sizes)
         else:
             self.forward = _eager_peak(forward, {}, {})
             self._in_backward = _eager_peak(backward, handed, sizes)
@@ -41,6 +43,10 @@ class Halves:
 
     def held(self, others: Others) -> int:
         return sum(self._joint.bytes[at] for at in self._joint.outputs_in_backward(others) - self._roots)
+
+    def between_with(self, sizes: dict[str, int], others: Others) -> int:
+        """What is handed over and held in a call with these sizes."""
+        return sum(self._joint.bytes_with(at, sizes) for at in self._roots | self._joint.outputs_in_backward(others))
 
     @property
     def at_backward(self) -> int:
@@ -58,9 +64,10 @@ class Halves:
 
 def _split(joint: Joint, saved: list[int]) -> tuple[fx.GraphModule, fx.GraphModule]:
     """As torch will split the graph when it is handed `saved`."""
-    values = [*joint.info.inputs, *(joint.nodes[at] for at in saved)]
+    nodes = [*joint.info.inputs, *(joint.nodes[at] for at in saved)]
+    values, sizes = [each for each in nodes if not is_size(each)], [each for each in nodes if is_size(each)]
     forward, backward = partitioners._extract_fwd_bwd_modules(
-        joint.module, values, saved_sym_nodes=[], num_fwd_outputs=joint.outputs_of_forward,
+        joint.module, values, saved_sym_nodes=sizes, num_fwd_outputs=joint.outputs_of_forward,
         static_lifetime_input_nodes=joint.info.static_lifetime_input_nodes)
     backward = partitioners.reordering_to_mimic_autograd_engine(backward)
     return partitioners.raise_getitems(forward), partitioners.raise_getitems(backward)
@@ -91,10 +98,10 @@ def _eager_peak(module: fx.GraphModule, handed: dict[str, int], sizes: dict[int,
         if node.op == "placeholder":
             size[node] = sizes.get(handed.get(node.name, -1), 0) if root[node] is node else 0
         elif node.op == "call_function" and root[node] is node:
-            size[node] = bytes_of(node.meta.get("val"))
+            size[node] = bytes_of(node)
             several = [user for user in node.users if kinds[user] is Kind.ITEM] if not size[node] else []
-            workspace = COSTS.call(node)[1] if kinds[node] is not Kind.ITEM else 0
-            peak = max(peak, live + size[node] + workspace + sum(bytes_of(each.meta.get("val")) for each in several))
+            workspace = COSTS.call(node)[1] if kinds[node] not in (Kind.ITEM, Kind.INPUT) else 0
+            peak = max(peak, live + size[node] + workspace + sum(bytes_of(each) for each in several))
         live += size.get(node, 0)
         peak = max(peak, live)
         if node.op != "placeholder":
@@ -106,7 +113,7 @@ class _Scheduled(BaseException):
     """Ends inductor's compilation; no `except Exception` on the way may stop it."""
 
 
-def _scheduled_peak(module: fx.GraphModule, *, is_backward: bool) -> int | None:
+def _scheduled_peak(module: fx.GraphModule, sizes: Sizes, *, is_backward: bool) -> int | None:
     """None where there is nothing to put in order."""
     from torch._inductor import config
     from torch._inductor import memory as inductor_memory
@@ -121,14 +128,14 @@ def _scheduled_peak(module: fx.GraphModule, *, is_backward: bool) -> int | None:
 
     def look(nodes: list[Any], *rest: Any) -> Any:
         result = ordered(nodes, *rest)
-        found.append(_peak_of_schedule(result, rest, workspaces))
+        found.append(_peak_of_schedule(result, rest, workspaces, sizes))
         raise _Scheduled
 
     placeholders = module.graph.find_nodes(op="placeholder")
     memory.reorder_for_peak_memory = look
     try:
         inputs = [node.meta["val"] for node in placeholders]
-        with config.patch(fx_graph_cache=False, fx_graph_remote_cache=False):
+        with config.patch(fx_graph_cache=False, fx_graph_remote_cache=False), sizes.without_guards():
             compile_fx_inner(module, inputs, static_input_idxs=(), is_backward=is_backward)
     except _Scheduled:
         pass
@@ -137,9 +144,15 @@ def _scheduled_peak(module: fx.GraphModule, *, is_backward: bool) -> int | None:
     return found[0] if found else None
 
 
-def _peak_of_schedule(nodes: list[Any], rest: tuple[Any, ...], workspaces: dict[str, int]) -> int:
+def _peak_of_schedule(nodes: list[Any], rest: tuple[Any, ...], workspaces: dict[str, int], sizes: Sizes) -> int:
     from torch._inductor import memory
+    from torch._inductor.virtualized import V
 
+    if sizes.upper:
+        # The order is of the sizes that are there, and so is the code; bytes are of the upper end. Nothing comes after.
+        V.graph.dep_size_hint_cache.clear()
+        replaced = V.graph.sizevars.remove_precomputed_replacements
+        V.graph.sizevars.optimization_hint = lambda size, fallback=None: sizes.most(replaced(sympy.sympify(size)))
     _, inputs = memory.prepare_planning_info(nodes, *rest)
     outputs = rest[3]
     buffers, _, _ = memory.compute_memory_timeline(nodes, inputs, outputs)
@@ -150,15 +163,15 @@ def _peak_of_schedule(nodes: list[Any], rest: tuple[Any, ...], workspaces: dict[
     for each in buffers:
         end = each.end_step if each.end_step >= 0 else count
         if isinstance(each.buffer, memory.FreeableInputBuffer):
-            live += _rounded(each.size_alloc)
-            freed[end][each.buffer.name] = _rounded(each.size_free)
+            live += rounded(each.size_alloc)
+            freed[end][each.buffer.name] = rounded(each.size_free)
             continue
         first = nodes[each.start_step]
         name = each.buffer.get_name()
         if not first.is_extern() and end == each.start_step and name not in outputs:
             continue
-        made[each.start_step][name] = _rounded(each.size_alloc)
-        freed[end][name] = _rounded(each.size_free)
+        made[each.start_step][name] = rounded(each.size_alloc)
+        freed[end][name] = rounded(each.size_free)
     peak = live
     for at in range(count):
         in_place = 0 if nodes[at].is_extern() else _bytes_in_place(nodes[at], made[at], freed[at])
@@ -166,10 +179,6 @@ def _peak_of_schedule(nodes: list[Any], rest: tuple[Any, ...], workspaces: dict[
         peak = max(peak, live + _workspace(nodes[at], workspaces))
         live += in_place - sum(freed[at].values())
     return peak
-
-
-def _rounded(count: int) -> int:
-    return -(-count // 64) * 64
 
 
 def _bytes_in_place(node: Any, made: dict[str, int], freed: dict[str, int]) -> int:

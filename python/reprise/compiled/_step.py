@@ -13,6 +13,7 @@ from .._reprise import _SplitPlan, _SplitStep
 from ._costs import COSTS, loops
 from ._joint import Joint, Others
 from ._kinds import Kind, name_of
+from ._sizes import value_of
 
 # A compiler keeps a result in memory rather than compute a longer chain at each reader.
 _LONGEST_CHAIN = 30
@@ -180,6 +181,8 @@ class Step:
         in_backward = {at for at, is_backward in operators if is_backward}
         for at in reversed(range(len(joint.nodes))):
             for user in joint.users[at]:
+                if joint.kinds[user] is Kind.INPUT:  # a size, which is handed over by itself
+                    continue
                 if joint.kinds[user] is Kind.CALL and user not in in_backward and joint.is_once(user):
                     continue
                 last[at] = max(last[at], last[user])
@@ -190,7 +193,8 @@ class Step:
         node = joint.nodes[at]
         if not joint.fuses or not loops(joint.kinds[at]):
             return COSTS.call(node)
-        device = node.meta["val"].device if hasattr(node.meta["val"], "device") else node.meta["val"][0].device
+        value = value_of(node)
+        device = value.device if hasattr(value, "device") else value[0].device
         read = sum(joint.bytes[each] for each in self._sources[at])
         read += sum(joint.bytes[each] for each in joint.inputs[at] if joint.kinds[each] is Kind.INPUT)
         made = sum(joint.bytes[each] for each in (at, *self._items(at)))
@@ -198,7 +202,7 @@ class Step:
         moved = max(0, read - made) if self._merges_again(at) else read + made
         nanoseconds = moved * COSTS.traffic(device)
         for each in (at, *self._chain[at]):
-            value = joint.nodes[each].meta["val"]
+            value = value_of(joint.nodes[each])
             elements = value.numel() if hasattr(value, "numel") else value[0].numel()
             nanoseconds += COSTS.loop(joint.nodes[each], elements)
         return round(nanoseconds), 0
