@@ -52,23 +52,33 @@ class _Call:
         self._device = device
         self._since: PeakScope | None = None
         self._outputs: list[weakref.ref[torch.Tensor]] = []
+        self._kept: tuple[bool, ...] = ()
 
     def made(self, outputs: list[torch.Tensor]) -> None:
         self._outputs = [weakref.ref(each) for each in outputs]
         self._since = PeakScope(self._device)
 
-    def measure(self, halves: Halves, joint: Joint, live: int) -> Measured | None:
+    def held(self) -> tuple[bool, ...]:
+        return tuple(each() is not None for each in self._outputs)
+
+    def first_backward_begins(self) -> None:
+        self._kept = self.held()
+
+    def measure(self, halves: Halves, joint: Joint, live: int, freed: tuple[bool, ...]) -> Measured | None:
         """When its backward begins and so many bytes are live. None where its sizes tell nothing of those that a plan is for."""
-        held = tuple(each() is not None for each in self._outputs)
-        if len(held) != len(joint.forward_outputs):
-            held = (True,) * len(joint.forward_outputs)
+        is_known = len(self._outputs) == len(joint.forward_outputs)
+        held, kept = (self.held(), self._kept) if is_known else ((True,) * len(joint.forward_outputs), ())
+        freed = freed if len(freed) == len(joint.tangents) else ()
         beside = live - self.live_before - halves.between_with(self.sizes, Others(measured=Measured(0, held)))
+        beside -= sum(joint.bytes_with(at, self.sizes) for at, is_freed in zip(joint.tangents, freed) if is_freed)
         between = 0
         if self._since:
             self._since.__exit__(None, None, None)
             between = self._since.peak_above_start
         growth = joint.sizes.growth(self.sizes)
-        return Measured(_rounded(beside * growth), held, _rounded(between * growth)) if joint.sizes.tells(self.sizes) else None
+        if not joint.sizes.tells(self.sizes):
+            return None
+        return Measured(_rounded(beside * growth), held, _rounded(between * growth), kept, freed)
 
 
 def _rounded(count: float) -> int:
@@ -105,12 +115,19 @@ class PlannedGraph:
     def forward_ends(self, call: _Call, outputs: list[torch.Tensor]) -> None:
         call.made(outputs)
 
-    def backward_begins(self) -> None:
+    def first_backward_begins(self) -> None:
+        for each in self._calls:
+            call = each()
+            if call is not None:
+                call.first_backward_begins()
+
+    def backward_begins(self, freed: tuple[bool, ...]) -> None:
+        self.budget.begin_backward()
         if self.has_calls() and self.chosen and self.planner:
             call = self._calls[-1]()
             if call is not None:
                 live = self.budget.live()
-                measured = call.measure(self.chosen.halves, self.planner.joint, live)
+                measured = call.measure(self.chosen.halves, self.planner.joint, live, freed)
                 if measured is not None:
                     self.budget.measured[call.place] = measured
 
@@ -147,6 +164,7 @@ class CompiledBudget:
         self._scope: PeakScope | None = None
         self._live_before = 0
         self._peak_before_planning = 0
+        self._is_forward = True  # no backward of the step has begun
         self._is_planning = False  # a graph of the step, or of the next one, was compiled
         self._slack = _SCALARS
         self._corrections = 0
@@ -170,7 +188,7 @@ class CompiledBudget:
         if not self.asked.share:
             return self.asked.limit_before_measuring(live)
         if self._needs:
-            return live + int(self.asked.share * stacked_need(self._needs, 1.0))
+            return live + int(self.asked.share * max(stacked_needs(self._needs, 1.0)))
         default = [each.chosen.default for each in self._in_step if each.chosen] if self._is_open() or newest is None else []
         return live + int(self.asked.share * stacked([*default, *([newest.default] if newest else [])]))
 
@@ -202,9 +220,13 @@ class CompiledBudget:
         return live_bytes(self.device)
 
     def _chosen_within(self, planner: CachedPlanner, at: int) -> Chosen:
-        live = self.live()
+        live = before = self.live()
         is_estimate = self._outgrow_needs(planner, at)
-        limit = self._limit_above(self._live_before if self._is_open() else live, planner)
+        if self._is_open():
+            before = self._live_before
+        elif self.peaks:  # a compiler may hold some bytes until the step begins
+            before = min(live, self._live_before)
+        limit = self._limit_above(before, planner)
         live += self._growth_of_live(planner, at)
         others = self._needed_after(at, limit)
         # Ranks see different sizes, and compile for larger ones at different times.
@@ -212,7 +234,9 @@ class CompiledBudget:
         try:
             return choose(limit - live - self._slack, others)
         except NoPlan as none:
-            if is_estimate and at + 1 < len(self._needs) or not self._needs and not self.peaks and (at > 0 or self.asked.share):
+            is_first = not self._needs and not self.peaks
+            is_estimate = is_estimate and at + 1 < len(self._needs)
+            if is_estimate or at > 0 and self._corrections < _MOST_CORRECTIONS or is_first and self.asked.share:
                 # Those before it left it too little, or the share is one of more graphs. The next step divides anew.
                 return choose(none.least, others)
             raise self._refused(planner, none, limit, live) from None
@@ -239,10 +263,11 @@ class CompiledBudget:
         live = self._live_before if self._is_open() else live_bytes(self.device)
         share = _largest_share(self._needs, limit - live - self._slack)
         own, later = self._needs[at], self._needs[at + 1:]
-        between = int(stacked_need(later, share)) if later else own.after
+        between, late = map(int, stacked_needs(later, share)) if later else (own.after, 0)
         if any(each.graph == own.graph for each in later):  # its plan is that of later calls too
-            between = max(between, int(limit - live_bytes(self.device) - self._slack - own.between(share)))
-        return Others(between, sum(each.gradients for each in later), own.measured)
+            room = limit - live_bytes(self.device) - self._slack
+            between, late = (max(most, int(room - each)) for most, each in zip((between, late), own.between(share)))
+        return Others(between, late, sum(each.gradients for each in later), own.measured)
 
     def _refused(self, planner: GraphPlanner, none: NoPlan, limit: int, live: int) -> BudgetError:
         least = live + none.least + self._slack
@@ -274,10 +299,19 @@ class CompiledBudget:
             if not self._is_open():
                 self._live_before = live
                 self._scope, self._peak_before_planning, self._in_step, self._sizes = PeakScope(self.device), 0, [], []
-                self.measured = {}
+                self.measured, self._is_forward = {}, True
             self._in_step.append(graph)
             self._sizes.append(sizes)
             return _Call(len(self._in_step) - 1, live, self.device, sizes)
+
+    def begin_backward(self) -> None:
+        with self._lock:
+            if self._is_forward:
+                self._is_forward = False
+                if self._is_planning:
+                    gc.collect()
+                for each in self._in_step:
+                    each.first_backward_begins()
 
     def close_step(self) -> None:
         with self._lock:
@@ -336,13 +370,14 @@ class CompiledBudget:
 
 def stacked(halves: list[Any]) -> int:
     """Of graphs in the order of their forwards: each runs over what those before it hand to backward."""
-    peak = saved = 0
+    peak = between = late = 0
     gradients = sum(each.gradients for each in halves)
     for each in halves:
         gradients -= each.gradients
         later = 0 if each.others.measured else gradients
-        peak = max(peak, saved + max(each.forward, each.backward + later))
-        saved += each.between
+        peak = max(peak, between + each.forward, late + each.backward + later)
+        between += each.between
+        late += each.late
     return peak
 
 
@@ -351,18 +386,20 @@ def _largest_share(needs: list[Need], room: int) -> float:
     low, high = 0.0, 1.0
     for _ in range(20):
         share = (low + high) / 2
-        low, high = (share, high) if stacked_need(needs, share) <= room else (low, share)
+        low, high = (share, high) if max(stacked_needs(needs, share)) <= room else (low, share)
     return low
 
 
-def stacked_need(needs: list[Need], share: float) -> float:
-    peak = between = 0.0
+def stacked_needs(needs: list[Need], share: float) -> tuple[float, float]:
+    """Until the first backward of the step begins, and from then on."""
+    peaks, saved = [0.0, 0.0], [0.0, 0.0]
     gradients = sum(each.gradients for each in needs)
     for need in needs:
         gradients -= need.gradients
-        peak = max(peak, between + need.peak(share) + gradients)
-        between += need.between(share)
-    return peak
+        for at, (peak, between) in enumerate(zip(need.peaks(share), need.between(share))):
+            peaks[at] = max(peaks[at], saved[at] + peak + gradients * at)
+            saved[at] += between
+    return peaks[0], peaks[1]
 
 
 _budgets: weakref.WeakSet[CompiledBudget] = weakref.WeakSet()

@@ -51,7 +51,7 @@ class CachedPlanner(GraphPlanner):
                     if joint.saved_for(set(each["saved"])) != each["saved"]:
                         raise ValueError("a plan of another graph")
                 if known["need"] is not None:
-                    Need(**known["need"])
+                    Need.read(known["need"])
                 self._known = known
             except (OSError, ValueError, KeyError, TypeError, IndexError):
                 halves = None
@@ -61,7 +61,7 @@ class CachedPlanner(GraphPlanner):
         begin = time.perf_counter()
         for each in self._known["plans"]:
             if each["others"] == others.written() and each["halves"]["peak"] <= room <= _NEAR * each["room"]:
-                self.default.others = others
+                self.default = self.default.beside(others)
                 return Chosen(each["saved"], _halves_of(each["halves"], others, self.joint, each["saved"]), self.default, each["recompute_seconds"],
                               time.perf_counter() - begin)
         chosen = super().choose(room, others)
@@ -73,14 +73,14 @@ class CachedPlanner(GraphPlanner):
     def realized(self, saved: list[int], recompute_seconds: float, others: Others) -> Chosen:
         """The plan that hands over `saved`, which another process has made of the same graph."""
         begin = time.perf_counter()
-        self.default.others = others
+        self.default = self.default.beside(others)
         return Chosen(saved, Halves(self.joint, saved, others), self.default, recompute_seconds, time.perf_counter() - begin)
 
     def need(self, graph: int = 0, measured: Measured | None = None, is_last: bool = False) -> Need:
         if graph or measured:
             return super().need(graph, measured, is_last)
         if self._known.get("need") is not None:
-            return Need(**self._known["need"])
+            return Need.read(self._known["need"])
         need = super().need()
         self._write({**self._known, "need": vars(need)})
         return need

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
@@ -18,6 +19,10 @@ from .._reprise import Error, UsageError, is_in_step, unseen
 from ._joint import Joint
 from ._sizes import Binding
 from ._torch import common, partitioners
+
+
+# References to what one list has: its own, the caller's variable, and the argument of the call that counts them.
+_ALONE = 3
 
 
 class Graph(Protocol):
@@ -34,7 +39,10 @@ class Graph(Protocol):
         ...
 
     def forward_ends(self, call: Any, outputs: list[torch.Tensor]) -> None: ...
-    def backward_begins(self) -> None: ...
+    def backward_begins(self, freed: tuple[bool, ...]) -> None:
+        """`freed`: of each gradient that comes in, whether backward frees it after its last use."""
+        ...
+
     def backward_ends(self) -> None: ...
 
 
@@ -100,9 +108,11 @@ def _compile(original: Callable[..., Any], begin_graph: Callable[[str | UsageErr
                 "nothing can be freed in it; use the backend inductor or aot_eager"))
             return compiled
 
+        gradients = [at for at, node in enumerate(half.graph.find_nodes(op="placeholder")) if partitioners._is_tangent(node)]
+
         def run(values: Any) -> Any:
             try:
-                graph.backward_begins()
+                graph.backward_begins(tuple(_is_alone_in(values, at) for at in gradients))
                 return compiled(values)
             finally:
                 graph.backward_ends()
@@ -130,6 +140,13 @@ def _compile(original: Callable[..., Any], begin_graph: Callable[[str | UsageErr
         return results
 
     return run
+
+
+def _is_alone_in(values: list[Any], at: int) -> bool:
+    """Whether the tensor is freed where the list frees it. Autograd has those that it was given; those that it was not given
+    are zeros of the compiler's own."""
+    value = values[at]
+    return isinstance(value, torch.Tensor) and value._use_count() == 1 and sys.getrefcount(value) == _ALONE
 
 
 def _metadata_of(node: Any) -> dict[str, object]:

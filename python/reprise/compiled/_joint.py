@@ -23,20 +23,25 @@ class Measured:
     beside: int  # bytes beside the step's start, what the graph handed over, and its outputs: gradients that came in, say
     held: tuple[bool, ...]  # of each output of forward, whether somebody else still had it
     between: int = 0  # the most above the forward's end until then; for the last graph of the step, what others took
+    kept: tuple[bool, ...] = ()  # as `held`, when the first backward of the step began
+    freed: tuple[bool, ...] = ()  # of each gradient that comes in, whether nobody else has it; those are not `beside`
 
 
 @dataclasses.dataclass(frozen=True)
 class Others:
-    """Bytes of a step's later graphs: what they need between a graph's forward and its backward, and the gradients that are
-    there while its backward runs. What was `measured` counts instead of an estimate, `gradients` included."""
+    """Bytes of a step's later graphs: what they need between a graph's forward and its backward, before the first backward of
+    the step begins and after, and the gradients that are there while its backward runs. What was `measured` counts instead of
+    an estimate, `gradients` included."""
 
     between: int = 0
+    late: int = 0
     gradients: int = 0
     measured: Measured | None = None
 
     def written(self) -> dict[str, Any]:
         """As JSON has it."""
-        measured = self.measured and {**vars(self.measured), "held": list(self.measured.held)}
+        measured = self.measured and {name: list(each) if isinstance(each, tuple) else each
+                                      for name, each in vars(self.measured).items()}
         return {**vars(self), "measured": measured}
 
     @staticmethod
@@ -45,9 +50,11 @@ class Others:
         found = [each["measured"] for each in written]
         measured = None
         if all(found):
-            held = tuple(any(each) for each in zip(*(one["held"] for one in found)))
-            measured = Measured(max(one["beside"] for one in found), held, max(one["between"] for one in found))
-        return Others(max(each["between"] for each in written), max(each["gradients"] for each in written), measured)
+            held, kept = (tuple(map(any, zip(*(one[name] for one in found)))) for name in ("held", "kept"))
+            freed = tuple(map(all, zip(*(one["freed"] for one in found))))
+            measured = Measured(max(one["beside"] for one in found), held, max(one["between"] for one in found), kept, freed)
+        between, late, gradients = (max(each[name] for each in written) for name in ("between", "late", "gradients"))
+        return Others(between, late, gradients, measured)
 
 
 class Joint:
@@ -78,12 +85,14 @@ class Joint:
         self.forward_outputs = [self.place[each] for each in forward if isinstance(each, fx.Node) and not is_size(each)]
         self.backward_outputs = [self.place[each] for each in backward if isinstance(each, fx.Node)]
         self.is_tangent = [bool(partitioners._is_tangent(node)) for node in self.nodes]
+        self.tangents = [at for at, each in enumerate(self.is_tangent) if each]
         self.after_tangents = [node in info.tangents_closure for node in self.nodes]
         # Forward can run whatever needs no gradient; what only backward reads, it runs where that is handed over.
         self.in_forward = [not each for each in self.after_tangents]
         self.roots = [self._root(at) for at in range(len(self.nodes))]
         self._mark()
         self.backward_order = self._order_of_backward()
+        self.scheduled: dict[Any, int | None] = {}  # peaks of pieces of its halves
 
     def _root(self, at: int) -> int:
         """Whose memory the node's result is in."""
@@ -202,14 +211,25 @@ class Joint:
 
     def outputs_in_backward(self, others: Others) -> set[int]:
         """The memory of the outputs that somebody has until backward ends; all of them as long as nothing is known."""
-        held = others.measured.held if others.measured else [True] * len(self.forward_outputs)
+        return self._outputs_of(others.measured.held if others.measured else ())
+
+    def outputs_in_later_backward(self, others: Others) -> set[int]:
+        """The same until that of later graphs begins."""
+        return self._outputs_of(others.measured.kept if others.measured else ())
+
+    def _outputs_of(self, held: tuple[bool, ...]) -> set[int]:
+        held = held or (True,) * len(self.forward_outputs)
         return {self.roots[at] for at, is_held in zip(self.forward_outputs, held) if is_held}
+
+    def freed(self, others: Others) -> list[int]:
+        """The gradients that come in and are freed after their last use, as what forward hands over."""
+        return [at for at, is_freed in zip(self.tangents, others.measured.freed if others.measured else ()) if is_freed]
 
     def bytes_beside_backward(self, others: Others) -> int:
         """Autograd holds the gradients that come in until backward has ended."""
         if others.measured:
             return others.measured.beside
-        return others.gradients + sum(each for at, each in enumerate(self.bytes) if self.is_tangent[at])
+        return others.gradients + sum(self.bytes[at] for at in self.tangents)
 
     def is_operator(self, at: int) -> bool:
         return self.nodes[at].op == "call_function" and self.nodes[at].target is not operator.getitem and \

@@ -38,13 +38,14 @@ class Chosen:
 
 @dataclasses.dataclass(frozen=True)
 class Need:
-    """Bytes of a call of a graph under its smallest plan and under the compiler's own: in its peak, and between its halves.
-    `graph` is the same number for calls of the same graph."""
+    """Bytes of a call of a graph under its smallest plan and under the compiler's own, each time until the first backward of
+    the step begins and from then on: in its peak, and between its halves. `graph` is the same number for calls of the same
+    graph."""
 
-    least_peak: int
-    least_between: int
-    default_peak: int
-    default_between: int
+    least_peaks: tuple[int, int]
+    least_between: tuple[int, int]
+    default_peaks: tuple[int, int]
+    default_between: tuple[int, int]
     gradients: int
     graph: int = 0
     measured: Measured | None = None
@@ -52,16 +53,28 @@ class Need:
     of_forward: int = 0  # of all results of forward
 
     def peak(self, share: float) -> float:
-        return self.least_peak + share * max(0, self.default_peak - self.least_peak)
+        return max(self.peaks(share))
 
-    def between(self, share: float) -> float:
-        return self.least_between + share * max(0, self.default_between - self.least_between)
+    def peaks(self, share: float) -> tuple[float, float]:
+        return _on_the_way(self.least_peaks, self.default_peaks, share)
 
+    def between(self, share: float) -> tuple[float, float]:
+        return _on_the_way(self.least_between, self.default_between, share)
 
     def scaled(self, factor: float) -> Need:
         """An estimate for larger sizes, of which nothing was measured."""
-        counts = {name: int(each * factor) for name, each in vars(self).items() if name not in ("graph", "measured")}
-        return Need(**counts, graph=self.graph)
+        counts = {name: tuple(int(one * factor) for one in each) if isinstance(each, tuple) else int(each * factor)
+                  for name, each in vars(self).items() if name not in ("graph", "measured")}
+        return Need(**counts, graph=self.graph)  # type: ignore[arg-type]
+
+    @staticmethod
+    def read(written: dict[str, Any]) -> Need:
+        return Need(**{name: tuple(each) if isinstance(each, list) else each for name, each in written.items()})
+
+
+def _on_the_way(least: tuple[int, int], most: tuple[int, int], share: float) -> tuple[float, float]:
+    early, late = (low + share * max(0, high - low) for low, high in zip(least, most))
+    return early, late
 
 
 class NoPlan(Exception):
@@ -98,7 +111,7 @@ class GraphPlanner:
         begin = time.perf_counter()
         if others != self._others:
             self._step, self._smallest, self._others = None, None, others
-            self.default.others = others
+            self.default = self.default.beside(others)
         if self.default.peak <= room:
             return self._chosen(self.default_saved, self.default, 0, begin)
         best: Chosen | None = None
@@ -137,11 +150,11 @@ class GraphPlanner:
 
     def need(self, graph: int = 0, measured: Measured | None = None, is_last: bool = False) -> Need:
         """Of a call of that graph, without what other graphs need."""
-        smallest, _, _ = self.smallest()
         after = measured.between if measured and is_last else 0
-        smallest.others = self.default.others = Others(after, measured=measured)
-        return Need(smallest.peak, smallest.between, self.default.peak, self.default.between,
-                    0 if measured else self.default.gradients, graph, measured, after, self.joint.bytes_of_forward)
+        smallest, default = (each.beside(Others(after, measured=measured)) for each in (self.smallest()[0], self.default))
+        return Need((smallest.early_peak, smallest.late_peak), (smallest.between, smallest.late),
+                    (default.early_peak, default.late_peak), (default.between, default.late),
+                    0 if measured else default.gradients, graph, measured, after, self.joint.bytes_of_forward)
 
     def largest_at_peak(self) -> list[tuple[str, int]]:
         """The names and bytes of what the operator reads and makes during which the smallest plan takes most."""

@@ -19,7 +19,7 @@ from torch import fx
 
 from .._reprise import UsageError, live_bytes
 from . import _hooks
-from ._budget import stacked, stacked_need
+from ._budget import stacked, stacked_needs
 from ._cache import CachedPlanner
 from ._joint import Joint, Others
 from ._plan import Chosen, GraphPlanner, Need, NoPlan, for_range
@@ -51,7 +51,7 @@ class RunGraph:
     def forward_ends(self, call: Any, outputs: list[torch.Tensor]) -> None:
         """The tape counts what others hold."""
 
-    def backward_begins(self) -> None:
+    def backward_begins(self, freed: tuple[bool, ...]) -> None:
         """Its bytes are the step's, which the tape measures."""
 
     def backward_ends(self) -> None:
@@ -102,7 +102,8 @@ class RunGraphs:
         if self.saving is not None:
             need = self._need(planner)
             peak = int(need.peak(1 - self.saving))
-            return _within(planner, peak, Others(between=max(0, peak - int(need.between(1 - self.saving)))), is_last=True)
+            between, late = (max(0, peak - int(each)) for each in need.between(1 - self.saving))
+            return _within(planner, peak, Others(between, late), is_last=True)
         limit = self._limit()
         # Nothing is known of the step yet: what the tape holds now may have to stay.
         return _within(planner, planner.default.peak if limit is None else limit - live_bytes(self._device), Others(), is_last)
@@ -147,7 +148,7 @@ class RunGraphs:
     def can_save(self) -> int:
         """Bytes between the compiler's own plans and the smallest ones, in the step that ended last."""
         needs = [self._need(each.planner) for each in self._most if each.planner]
-        return max(0, int(stacked_need(needs, 1) - stacked_need(needs, 0)))
+        return max(0, int(max(stacked_needs(needs, 1)) - max(stacked_needs(needs, 0))))
 
     def saved(self) -> int:
         """Bytes that the plans save of the compiler's own, in the step that ended last."""

@@ -15,7 +15,8 @@ from torch import fx
 from ._costs import COSTS
 from ._joint import Joint, Others
 from ._kinds import Kind, is_size, kind_of
-from ._sizes import Sizes, bytes_of, rounded
+from ._pieces import Half
+from ._sizes import Sizes, rounded
 from ._torch import partitioners
 
 
@@ -27,19 +28,34 @@ class Halves:
         self.hand_over(joint, saved)
         self.saved = sum(joint.bytes[at] for at in self._roots)
         handed = {joint.nodes[at].name: joint.roots[at] for at in saved}
+        # Gradients that nobody else has are freed alike.
+        freed = {joint.nodes[at].name: joint.roots[at] for at in joint.freed(others)}
+        handed |= freed
         sizes = {root: joint.bytes[root] for root in handed.values()}
         self.others = others
         self.gradients = sum(joint.bytes[at] for at in {joint.roots[at] for at in joint.backward_outputs})
         self.between = self.saved + self.held(Others())
+        in_forward, in_backward = Half(forward, {}, {}), Half(backward, handed, sizes)
         if joint.fuses:
-            self.forward = _scheduled_peak(forward, joint.sizes, is_backward=False) or _eager_peak(forward, {}, {})
-            self._in_backward = _scheduled_peak(backward, joint.sizes, is_backward=True) or _eager_peak(backward, handed, sizes)
+            # The bytes between the halves are part of every peak, so that no half matters that takes less.
+            beside = self.at_backward - self.saved
+            self._in_backward = in_backward.scheduled_peak(
+                lambda piece: _scheduled_peak(piece, joint.sizes, set(freed), is_backward=True), self.between - beside, joint.scheduled)
+            self.forward = in_forward.scheduled_peak(
+                lambda piece: _scheduled_peak(piece, joint.sizes, set(), is_backward=False), max(self.between, self.backward), joint.scheduled)
         else:
-            self.forward = _eager_peak(forward, {}, {})
-            self._in_backward = _eager_peak(backward, handed, sizes)
+            self.forward, self._in_backward = in_forward.peak, in_backward.peak
 
     def hand_over(self, joint: Joint, saved: list[int]) -> None:
-        self._joint, self._roots = joint, {joint.roots[at] for at in saved}
+        self._joint, self._handed_over, self._roots = joint, saved, {joint.roots[at] for at in saved}
+
+    def beside(self, others: Others) -> Halves:
+        """The same halves, beside those others."""
+        if self._joint.freed(others) != self._joint.freed(self.others):
+            return Halves(self._joint, self._handed_over, others)
+        result = copy.copy(self)
+        result.others = others
+        return result
 
     def held(self, others: Others) -> int:
         return sum(self._joint.bytes[at] for at in self._joint.outputs_in_backward(others) - self._roots)
@@ -47,6 +63,11 @@ class Halves:
     def between_with(self, sizes: dict[str, int], others: Others) -> int:
         """What is handed over and held in a call with these sizes."""
         return sum(self._joint.bytes_with(at, sizes) for at in self._roots | self._joint.outputs_in_backward(others))
+
+    @property
+    def late(self) -> int:
+        """What is handed over and held while backward of later graphs runs."""
+        return sum(self._joint.bytes[at] for at in self._roots | self._joint.outputs_in_later_backward(self.others))
 
     @property
     def at_backward(self) -> int:
@@ -59,7 +80,16 @@ class Halves:
 
     @property
     def peak(self) -> int:
-        return max(self.forward, self.between + self.others.between, self.backward)
+        return max(self.early_peak, self.late_peak)
+
+    @property
+    def early_peak(self) -> int:
+        """Until the first backward of the step begins."""
+        return max(self.forward, self.between + self.others.between)
+
+    @property
+    def late_peak(self) -> int:
+        return max(self.late + self.others.late, self.backward)
 
 
 def _split(joint: Joint, saved: list[int]) -> tuple[fx.GraphModule, fx.GraphModule]:
@@ -73,48 +103,12 @@ def _split(joint: Joint, saved: list[int]) -> tuple[fx.GraphModule, fx.GraphModu
     return partitioners.raise_getitems(forward), partitioners.raise_getitems(backward)
 
 
-def _eager_peak(module: fx.GraphModule, handed: dict[str, int], sizes: dict[int, int]) -> int:
-    """Operators one after another; a result is freed after the last operator that reads it or a view of it. `handed`: what
-    forward hands over, by the name of the input, and on which memory, whose bytes are in `sizes`."""
-    nodes = list(module.graph.nodes)
-    kinds = {node: kind_of(node) for node in nodes}
-    root: dict[fx.Node, fx.Node] = {}
-    last: dict[fx.Node, int] = {}
-    first_on: dict[int, fx.Node] = {}
-    for at, node in enumerate(nodes):
-        kind = kinds[node]
-        is_view = kind is Kind.VIEW or kind is Kind.ITEM and kinds[node.all_input_nodes[0]] is Kind.VIEW
-        root[node] = root[node.all_input_nodes[0]] if is_view and node.all_input_nodes else node
-        if node.op == "placeholder" and node.name in handed:
-            root[node] = first_on.setdefault(handed[node.name], node)
-        for each in (node, *node.all_input_nodes):
-            last[root[each]] = at
-    freed: dict[int, list[fx.Node]] = {}
-    for node, at in last.items():
-        freed.setdefault(at, []).append(node)
-    live = peak = 0
-    size: dict[fx.Node, int] = {}
-    for at, node in enumerate(nodes):
-        if node.op == "placeholder":
-            size[node] = sizes.get(handed.get(node.name, -1), 0) if root[node] is node else 0
-        elif node.op == "call_function" and root[node] is node:
-            size[node] = bytes_of(node)
-            several = [user for user in node.users if kinds[user] is Kind.ITEM] if not size[node] else []
-            workspace = COSTS.call(node)[1] if kinds[node] not in (Kind.ITEM, Kind.INPUT) else 0
-            peak = max(peak, live + size[node] + workspace + sum(bytes_of(each) for each in several))
-        live += size.get(node, 0)
-        peak = max(peak, live)
-        if node.op != "placeholder":
-            live -= sum(size.get(each, 0) for each in freed.get(at, ()))
-    return peak
-
-
 class _Scheduled(BaseException):
     """Ends inductor's compilation; no `except Exception` on the way may stop it."""
 
 
-def _scheduled_peak(module: fx.GraphModule, sizes: Sizes, *, is_backward: bool) -> int | None:
-    """None where there is nothing to put in order."""
+def _scheduled_peak(module: fx.GraphModule, sizes: Sizes, freed: set[str], *, is_backward: bool) -> int | None:
+    """None where there is nothing to put in order. `freed`: names of gradients that come in and are freed after their last use."""
     from torch._inductor import config
     from torch._inductor import memory as inductor_memory
     from torch._inductor.compile_fx import compile_fx_inner
@@ -124,11 +118,15 @@ def _scheduled_peak(module: fx.GraphModule, sizes: Sizes, *, is_backward: bool) 
                   if node.op == "call_function" and kind_of(node) is Kind.CALL}
     found: list[int] = []
     memory: Any = inductor_memory
-    ordered = memory.reorder_for_peak_memory
+    ordered, is_held = memory.reorder_for_peak_memory, memory.is_nonfreeable_buffers
 
     def look(nodes: list[Any], *rest: Any) -> Any:
         result = ordered(nodes, *rest)
-        found.append(_peak_of_schedule(result, rest, workspaces, sizes))
+        _, inputs = memory.prepare_planning_info(result, *rest)
+        estimate, while_run = memory.estimate_peak_memory(result, inputs, rest[3])
+        # Inductor does not know which gradients are, so that its order and its estimate are as if none were.
+        memory.is_nonfreeable_buffers = lambda read: read.name not in freed and is_held(read)
+        found.append(_peak_of_schedule(result, rest, workspaces, sizes, _Reuse(estimate, while_run)))
         raise _Scheduled
 
     placeholders = module.graph.find_nodes(op="placeholder")
@@ -140,11 +138,37 @@ def _scheduled_peak(module: fx.GraphModule, sizes: Sizes, *, is_backward: bool) 
     except _Scheduled:
         pass
     finally:
-        memory.reorder_for_peak_memory = ordered
+        memory.reorder_for_peak_memory, memory.is_nonfreeable_buffers = ordered, is_held
     return found[0] if found else None
 
 
-def _peak_of_schedule(nodes: list[Any], rest: tuple[Any, ...], workspaces: dict[str, int], sizes: Sizes) -> int:
+class _Reuse:
+    """A buffer that is freed, and taken again for a later one of its form: its memory is never given back between the two.
+    Inductor does so where its own estimate of the peak stays as it is."""
+
+    def __init__(self, estimate: int, while_run: list[int]) -> None:
+        """Inductor's estimates of the peak, and of the bytes while each operator runs."""
+        self._estimate, self._while_run = estimate, while_run
+        self._free: dict[Any, list[int]] = {}  # since which operator, by form
+        self.held: list[tuple[int, int, int]] = []  # bytes after one operator and before another
+
+    def free(self, form: Any, at: int) -> None:
+        self._free.setdefault(form, []).append(at)
+
+    def take(self, form: Any, size: int, at: int) -> None:
+        """`size`: bytes as inductor counts them."""
+        since = self._free.get(form)
+        if not since:
+            return
+        between = range(since[-1] + 1, at)
+        if between and size + max(self._while_run[each] for each in between) > self._estimate:
+            return
+        for each in between:
+            self._while_run[each] += size
+        self.held.append((since.pop() + 1, at, rounded(size)))
+
+
+def _peak_of_schedule(nodes: list[Any], rest: tuple[Any, ...], workspaces: dict[str, int], sizes: Sizes, reuse: _Reuse) -> int:
     from torch._inductor import memory
     from torch._inductor.virtualized import V
 
@@ -159,6 +183,7 @@ def _peak_of_schedule(nodes: list[Any], rest: tuple[Any, ...], workspaces: dict[
     count = len(nodes)
     made: list[dict[str, int]] = [{} for _ in range(count + 1)]
     freed: list[dict[str, int]] = [{} for _ in range(count + 1)]
+    forms: dict[str, Any] = {}
     live = 0
     for each in buffers:
         end = each.end_step if each.end_step >= 0 else count
@@ -172,31 +197,51 @@ def _peak_of_schedule(nodes: list[Any], rest: tuple[Any, ...], workspaces: dict[
             continue
         made[each.start_step][name] = rounded(each.size_alloc)
         freed[end][name] = rounded(each.size_free)
-    peak = live
+        if each.size_alloc and each.size_alloc == each.size_free:
+            forms[name] = each.buffer.node.get_device(), each.buffer.node.get_dtype(), each.size_alloc
+    during: list[int] = []
+    waiting: list[tuple[str, int]] = []
     for at in range(count):
-        in_place = 0 if nodes[at].is_extern() else _bytes_in_place(nodes[at], made[at], freed[at])
-        live += sum(made[at].values()) - in_place
-        peak = max(peak, live + _workspace(nodes[at], workspaces))
-        live += in_place - sum(freed[at].values())
-    return peak
+        in_place = {} if nodes[at].is_extern() else _in_place(nodes[at], made[at], freed[at])
+        for name in (each for each in made[at] if each in forms and each not in in_place):
+            reuse.take(forms[name], forms[name][2], at)
+        live += sum(size for name, size in made[at].items() if name not in in_place)
+        during.append(live + _workspace(nodes[at], workspaces))
+        waiting += [(name, size) for name, size in freed[at].items() if name not in in_place.values()]
+        if at + 1 < count and _are_one_kernel(nodes[at], nodes[at + 1]):
+            continue
+        for name, size in waiting:
+            live -= size
+            if name in forms:
+                reuse.free(forms[name], at)
+        waiting.clear()
+    for first, end, size in reuse.held:
+        for at in range(first, end):
+            during[at] += size
+    return max(during, default=live)
 
 
-def _bytes_in_place(node: Any, made: dict[str, int], freed: dict[str, int]) -> int:
-    """Of the results of merged loops that go into buffers that are read for the last time, as inductor decides it."""
+def _are_one_kernel(node: Any, following: Any) -> bool:
+    """For a CPU, loops one after another are one function of C++, after which buffers are freed."""
+    return not node.is_extern() and not following.is_extern() and all(
+        each.get_device() is not None and each.get_device().type == "cpu" for each in (node, following))
+
+
+def _in_place(node: Any, made: dict[str, int], freed: dict[str, int]) -> dict[str, str]:
+    """The results of merged loops that go into buffers that are read for the last time, and those, as inductor decides it."""
     scheduler = node.scheduler
     inside = {each.get_name() for each in node.get_nodes()}
-    taken: set[str] = set()
-    count = 0
+    taken: dict[str, str] = {}
     for each in node.get_nodes():
-        for size in (made.get(output.get_name()) for output in each.get_outputs()):
+        for result in (output.get_name() for output in each.get_outputs()):
+            size = made.get(result)
             for name in (read.name for read in each.read_writes.reads if size and freed.get(read.name) == size):
                 buffer = scheduler.name_to_buf.get(name)
                 users = [user for user in buffer.users if user.node.get_name() in inside - each.ancestors] if buffer else []
-                if name not in taken and len(users) == 1 and users[0].node is each and users[0].can_inplace:
-                    taken.add(name)
-                    count += size or 0
+                if name not in taken.values() and len(users) == 1 and users[0].node is each and users[0].can_inplace:
+                    taken[result] = name
                     break
-    return count
+    return taken
 
 
 def _workspace(node: Any, workspaces: dict[str, int]) -> int:

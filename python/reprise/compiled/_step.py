@@ -127,15 +127,16 @@ class Step:
         returned = {self._number[root] for root in (self.joint.roots[at] for at in self.joint.forward_outputs)
                     if root in self._number}
         # The caller has them at least that long.
-        self.step.add_operator(0, sorted(returned), [], beside)
+        self.step.add_operator(0, sorted(returned), [], beside + self._others.between)
         self.step.begin_backward()
-        if self._others.between:
-            self.step.add_operator(0, [], [], self._others.between + beside)
+        if self._others.late:
+            kept = {self._number[root] for root in self.joint.outputs_in_later_backward(self._others) if root in self._number}
+            self.step.add_operator(0, sorted(kept), [], beside + self._others.late)
 
     def values_of(self, operator: int) -> list[tuple[str, int]]:
         """Names and bytes of the largest that it reads or makes."""
         if operator >= self.half:
-            operator -= 2 if self._others.between else 1
+            operator -= 2 if self._others.late else 1
         at, _ = self.operators[max(0, min(operator, len(self.operators) - 1))]
         values = {*self._sources[at], *(self._items(at) or (at,))}
         largest = sorted(values, key=lambda each: -self.joint.bytes[each])[:3]
@@ -166,6 +167,8 @@ class Step:
                     hold(joint.bytes[made], slot, end if made in self._outputs else max(last_read[made], slot))
         if self.half < len(operators):
             hold(joint.bytes_beside_backward(self._others), self.half, end)
+            for at in joint.freed(self._others):
+                hold(joint.bytes[at], self.half, max(last_read[at], self.half))
         result, live = [], 0
         for change in changes[:-1]:
             live += change
