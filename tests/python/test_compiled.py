@@ -158,6 +158,25 @@ def test_graphs_of_one_step_share_its_bytes():
     assert len(call.memory_budget.report()) == 2 and peak <= 0.8 * default
 
 
+class Scores(Language):
+    """Gives its scores, too, of which no step takes a gradient: zeros come in for that, and the compiler frees them."""
+
+    def forward(self, words):
+        x = self.words(words)
+        for block in self.blocks:
+            x = block(x)
+        scores = self.out(torch.cat([x] * 8, -1).unflatten(-1, (8, WIDTH)))
+        return F.cross_entropy(scores[:, :, 0].flatten(0, 1), words.flatten()), scores
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_the_predicted_peak_is_what_a_step_takes(backend):
+    model = Scores()
+    call = reprise.compile(model, memory_budget="75%", backend=backend)
+    _, peak = steps(lambda words: call(words)[0], model, 4)
+    assert call.memory_budget.planned_peak == pytest.approx(peak, rel=0.03)
+
+
 class PlannerOf:
     """Of a graph with one plan, which takes so many bytes."""
 
