@@ -60,7 +60,7 @@ class Need:
 
     def scaled(self, factor: float) -> Need:
         """An estimate for larger sizes, of which nothing was measured."""
-        counts = {name: int(each * factor) for name, each in vars(self).items() if name not in ("graph", "measured")}
+        counts: dict[str, Any] = {name: int(each * factor) for name, each in vars(self).items() if name not in ("graph", "measured")}
         return Need(**counts, graph=self.graph)
 
 

@@ -150,8 +150,9 @@ def _peak_of_schedule(nodes: list[Any], rest: tuple[Any, ...], workspaces: dict[
     if sizes.upper:
         # The order is of the sizes that are there, and so is the code; bytes are of the upper end. Nothing comes after.
         V.graph.dep_size_hint_cache.clear()
-        replaced = V.graph.sizevars.remove_precomputed_replacements
-        V.graph.sizevars.optimization_hint = lambda size, fallback=None: sizes.most(size if isinstance(size, int) else replaced(size))
+        known: Any = V.graph.sizevars
+        replaced = known.remove_precomputed_replacements
+        known.optimization_hint = lambda size, fallback=None: sizes.most(size if isinstance(size, int) else replaced(size))
     _, inputs = memory.prepare_planning_info(nodes, *rest)
     outputs = rest[3]
     buffers, _, _ = memory.compute_memory_timeline(nodes, inputs, outputs)
