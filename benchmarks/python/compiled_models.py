@@ -60,10 +60,22 @@ def mixtral(layers=4, width=WIDTH):
     return transformers.MixtralForCausalLM(config), {"input_ids": ids, "labels": ids, "use_cache": False}
 
 
+def convnext():
+    config = transformers.ConvNextConfig(depths=[2, 2, 2, 2], hidden_sizes=[32, 64, 128, 256], image_size=64, num_labels=10)
+    model = transformers.ConvNextForImageClassification(config)
+    return model, {"pixel_values": torch.randn(BATCH, 3, 64, 64), "labels": torch.randint(0, 10, (BATCH,))}
+
+
+def swin():
+    config = transformers.SwinConfig(depths=[2, 2], num_heads=[2, 4], embed_dim=64, window_size=4, image_size=64, num_labels=10)
+    model = transformers.SwinForImageClassification(config)
+    return model, {"pixel_values": torch.randn(BATCH, 3, 64, 64), "labels": torch.randint(0, 10, (BATCH,))}
+
+
 MODELS = {"GPT-2": gpt2, "GPT-2 of 12 layers": lambda: gpt2(12, 128), "BERT": bert, "ViT": vit, "Llama": llama}
 # For figures without times: two layers of width 128 compile sooner.
 SMALL = {"GPT-2": lambda: gpt2(2, 128), "BERT": lambda: bert(2, 128), "ViT": lambda: vit(2, 128),
-         "Llama": lambda: llama(2, 128), "T5": lambda: t5(2, 128), "Mixtral": lambda: mixtral(2, 128)}
+         "Llama": lambda: llama(2, 128), "T5": lambda: t5(2, 128), "Mixtral": lambda: mixtral(2, 128), "ConvNeXt": convnext, "Swin": swin}
 
 
 def torch_compile(model):

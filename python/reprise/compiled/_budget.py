@@ -187,7 +187,7 @@ class CompiledBudget:
             def plan(sized: Joint, is_last: bool) -> CachedPlanner:
                 self._needs = before
                 planner = CachedPlanner(sized, default)
-                found[planner] = self._chosen_within(planner, at)
+                found[planner] = self._chosen_within(planner, at, is_last)
                 return planner
 
             seen = self._seen.setdefault(graph.code, Seen())
@@ -216,10 +216,14 @@ class CompiledBudget:
             gc.collect()  # compilers, and graphs that were compiled before, hold tensors in cycles
         return live_bytes(self.device)
 
-    def _chosen_within(self, planner: CachedPlanner, at: int) -> Chosen:
-        live = self.live()
+    def _chosen_within(self, planner: CachedPlanner, at: int, is_last: bool) -> Chosen:
+        live = before = self.live()
+        if self._is_open():
+            before = self._live_before
+        elif self.peaks:  # a compiler may hold some bytes until the step begins
+            before = min(live, self._live_before)
         is_estimate = self._outgrow_needs(planner, at)
-        limit = self._limit_above(self._live_before if self._is_open() else live, planner)
+        limit = self._limit_above(before, planner)
         live += self._growth_of_live(planner, at)
         others = self._needed_after(at, limit)
         # Ranks see different sizes, and compile for larger ones at different times.
@@ -227,8 +231,11 @@ class CompiledBudget:
         try:
             return choose(limit - live - self._slack, others)
         except NoPlan as none:
-            is_first = not self._needs and not self.peaks and (at > 0 or bool(self.asked.share))
-            if is_first or is_estimate and at + 1 < len(self._needs):
+            if not is_last:
+                raise
+            is_first = not self._needs and not self.peaks
+            is_later = at > 0 and self._corrections < _MOST_CORRECTIONS
+            if is_later or is_first and self.asked.share or is_estimate and at + 1 < len(self._needs):
                 # Those before it left it too little, or the share is one of more graphs. The next step divides anew.
                 return choose(none.least, others)
             raise self._refused(planner, none, limit, live) from None
