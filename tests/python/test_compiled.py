@@ -268,7 +268,6 @@ def test_buffers_that_the_step_writes_are_written_once():
 
 
 @pytest.mark.parametrize("options, text", [
-    ({"dynamic": True}, "dynamic is True"),
     ({"mode": "reduce-overhead"}, "CUDA graphs"),
     ({"memory_budget": "half"}, "memory_budget is 'half'"),
     ({"memory_budget": "least"}, "memory_budget is 'least'"),

@@ -1,7 +1,6 @@
 """Sizes that vary: a plan is for the upper end of its range, and every step stays within the budget with the same bits."""
 
 import contextlib
-import itertools
 import warnings
 
 import pytest
@@ -14,7 +13,8 @@ from torch.nn import functional as F
 import reprise
 from reprise import compiled
 
-SLOPE = [(4, length) for length in (16, 20, 18, 30, 34, 9, 44, 40, 60, 66, 80, 90, 12)]  # thirteen sizes, few of them larger than all before
+# Twelve lengths, each third one larger than what was planned before.
+LENGTHS = [(4, length) for length in (32, 40, 38, 34, 60, 36, 9, 68, 90, 80, 12, 100)]
 
 
 class Block(nn.Module):
@@ -31,9 +31,9 @@ class Block(nn.Module):
 
 
 class Language(nn.Module):
-    """`breaks`: its step is of two graphs. `loss_inside`: whether the loss is part of the graph."""
+    """`breaks`: its step is of two graphs."""
 
-    def __init__(self, layers=3, dropout=0.1, breaks=False):
+    def __init__(self, layers=2, dropout=0.1, breaks=False):
         super().__init__()
         torch.manual_seed(3)
         self.words, self.out = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, WORDS)
@@ -91,19 +91,19 @@ def compared(shapes, budget, backend="aot_eager", dynamic=None, limits=None, pre
 
 
 def test_lengths_that_vary_share_few_plans_and_keep_their_share():
-    defaults, peaks, budget = compared(SLOPE, "70%")
-    assert len(budget.graphs) <= 6
+    defaults, peaks, budget = compared(LENGTHS, "70%")
+    assert len(budget.graphs) <= 4
     ends = [each.sizes for each in budget.report()]
     assert ends[0] == {} and all(list(each) == ["words.size(1)"] for each in ends[1:])  # the first step shows no other size
-    assert ends[-1]["words.size(1)"] >= 90
+    assert ends[-1]["words.size(1)"] >= 100
     assert all(peak <= 0.75 * default for peak, default in zip(peaks, defaults) if default > 800_000)
 
 
 def test_bytes_hold_for_every_size():
-    _, peaks, budget = compared(SLOPE, "+2600KB", limits=2_600_000)
-    least = [report for report in budget.report() if report.recomputed]
-    assert max(peaks) > 2_000_000 and least  # small sizes fit as they are, and larger ones are planned
-    assert [report for report in budget.report() if not report.recomputed]
+    _, peaks, budget = compared(LENGTHS, "+2200KB", limits=2_200_000)
+    assert max(peaks) > 1_700_000
+    # Small sizes fit as the compiler has them, and larger ones do not.
+    assert {bool(report.recompute_seconds) for report in budget.report()} == {False, True}
 
 
 def test_bytes_of_the_whole_device_leave_room_for_larger_inputs():
@@ -155,7 +155,7 @@ def test_what_mark_dynamic_is_given_is_the_range():
 
 def test_a_range_that_does_not_fit_is_refused_with_its_sizes():
     def prepare(words):
-        torch._dynamo.mark_dynamic(words, 1, max=256)
+        torch._dynamo.mark_dynamic(words, 1, min=2, max=256)
 
     model = Language()
     call = reprise.compile(model, memory_budget="+600KB", backend="aot_eager")
@@ -189,7 +189,7 @@ def test_graphs_of_one_step_share_its_bytes_at_every_size():
 def test_a_loss_outside_shows_nothing_at_small_sizes():
     """What a small step shows says nothing of the upper end, and what a large one shows is for that."""
     def prepare(words):
-        torch._dynamo.mark_dynamic(words, 1, max=64)
+        torch._dynamo.mark_dynamic(words, 1, min=2, max=64)
 
     model = Language()
     inside = torch.compile(model.logits, backend="aot_eager")
@@ -216,12 +216,12 @@ def test_sizes_of_which_some_shrink_are_counted_where_they_are_largest():
         filler = torch.full((256 - x.shape[0], 64), 0.5) @ weight
         return (torch.tanh(torch.tanh(filler) @ weight) @ weight).square().mean() + (x @ weight).square().mean()
 
-    planned = reprise.compile(call, memory_budget="8GiB", backend="aot_eager", dynamic=True)
-    planned(torch.ones(200, 64)).backward()
-    (report,) = reprise.compiled.report()[-1:]
-    with reprise.PeakScope() as scope:
-        planned(torch.ones(16, 64)).backward()
-    assert len(planned.__wrapped__.__self__.graphs if False else reprise.compiled.report()) >= 1
+    with compiled.budget("8GiB") as limits:
+        planned = torch.compile(call, backend="aot_eager", dynamic=True)
+        planned(torch.ones(200, 64)).backward()
+        (report,) = limits.report()
+        with reprise.PeakScope() as scope:
+            planned(torch.ones(16, 64)).backward()
     assert scope.peak_above_start <= report.predicted_peak
 
 
@@ -269,7 +269,7 @@ def test_sizes_that_depend_on_data_are_refused_by_name():
         return x[x > 0].square().sum()
 
     with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
-        with pytest.raises(reprise.UsageError, match=r"the size 'u0' of 'nonzero\w*' depends on data.*leave that operator out"):
+        with pytest.raises(reprise.UsageError, match=r"the size 'u0' of '\w+' depends on data.*leave that operator out"):
             reprise.compile(call, memory_budget="1GiB", backend="aot_eager")(torch.ones(4, requires_grad=True))
 
 
@@ -294,7 +294,7 @@ def test_plans_on_disk_are_of_their_range(tmp_path, monkeypatch):
 
 def test_a_function_that_torch_will_not_compile_again_is_named():
     model = Language(layers=1)
-    call = reprise.compile(model, memory_budget="70%", backend="aot_eager", dynamic=False)
+    call = reprise.compile(model, memory_budget="8GiB", backend="aot_eager", dynamic=False)
     with torch._dynamo.config.patch(recompile_limit=3):
         steps(call, model, [(4, 8), (4, 9)])
         with pytest.warns(UserWarning, match=r"Language.forward has 3 compiled graphs, as many as .*recompile_limit.*dynamic=False"):
@@ -304,7 +304,7 @@ def test_a_function_that_torch_will_not_compile_again_is_named():
 def test_the_frontier_of_marked_sizes_is_of_their_upper_end():
     model, words = Language(layers=2), torch.zeros(4, 16, dtype=torch.int64)
     fixed = compiled.frontier(model, torch.zeros(4, 64, dtype=torch.int64), backend="aot_eager")
-    torch._dynamo.mark_dynamic(words, 1, max=64)
+    torch._dynamo.mark_dynamic(words, 1, min=2, max=64)
     torch._dynamo.reset()
     found = compiled.frontier(model, words, backend="aot_eager")
     assert found.points[-1].peak == pytest.approx(fixed.points[-1].peak, rel=0.01)
@@ -313,7 +313,7 @@ def test_the_frontier_of_marked_sizes_is_of_their_upper_end():
 
 def test_inductor_s_steps_stay_within_their_bytes_at_every_size():
     shapes = [(4, 32), (4, 36), (4, 20), (4, 48)]
-    defaults, peaks, budget = compared(shapes, "75%", backend="inductor", dynamic=True, layers=2)
+    defaults, peaks, budget = compared(shapes, "75%", backend="inductor", dynamic=True, layers=1)
     assert len(budget.report()) == 2
     assert all(report.sizes for report in budget.report())
     assert peaks[1] <= 0.76 * defaults[1] and peaks[3] <= 0.76 * defaults[3]

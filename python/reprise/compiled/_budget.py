@@ -30,7 +30,7 @@ from ._plan import Chosen, GraphPlanner, Need, NoPlan, for_range
 from ._ranks import Agreement
 from ._report import GraphReport, report_of
 from ._schedule import Halves
-from ._sizes import Seen
+from ._sizes import MOST_GROWTH, Seen
 from ._torch import InstructionTranslator, reset_code
 
 # Corrections after measured steps; what is live before a step, such as the optimizer's state, grows in the first ones.
@@ -76,7 +76,7 @@ class _Call:
             self._since.__exit__(None, None, None)
             between = self._since.peak_above_start
         growth = joint.sizes.growth(self.sizes)
-        if not joint.sizes.tells(self.sizes):
+        if growth is None:
             return None
         return Measured(_rounded(beside * growth), held, _rounded(between * growth), kept, freed)
 
@@ -199,33 +199,48 @@ class CompiledBudget:
             at = len(self._in_step) if self._is_open() else 0
             self._is_planning = True
             graph.name = f"graph {len(self.graphs)}, of {graph.code.co_qualname}"
-            before, found = self._needs, {}
+            before = self._needs
+            found: dict[CachedPlanner, Chosen] = {}
 
             def plan(sized: Joint, is_last: bool) -> CachedPlanner:
                 self._needs = before
                 planner = CachedPlanner(sized, default)
-                found[planner] = self._chosen_within(planner, at)
+                found[planner] = self._chosen_within(planner, at, is_last)
                 return planner
 
-            planner = graph.planner = for_range(joint, self._seen.setdefault(graph.code, Seen()), plan)
+            seen = self._seen.setdefault(graph.code, Seen())
+            ranges = seen.plans
+            planner = graph.planner = for_range(joint, seen, plan)
             chosen = found[planner]
+            if seen.plans > ranges:
+                self._corrections = 0
             self.graphs.append(graph)
+            self._warn_of_limit(graph)
             if self._scope:
                 self._scope.__enter__()  # what planning took is not the step's
             return chosen
+
+    def _warn_of_limit(self, graph: PlannedGraph) -> None:
+        count, most = sum(each.code is graph.code for each in self.graphs), torch._dynamo.config.recompile_limit
+        if count == most:
+            warnings.warn(
+                f"reprise.compile: {graph.code.co_qualname} has {count} compiled graphs, as many as "
+                "torch._dynamo.config.recompile_limit allows; what needs another one will run without being compiled, outside of "
+                "the budget. Raise that limit, leave dynamic=False out, or give the largest sizes: "
+                "torch._dynamo.mark_dynamic(tensor, dimension, min=2, max=...)", stacklevel=3)
 
     def live(self) -> int:
         if self._is_planning:
             gc.collect()  # compilers, and graphs that were compiled before, hold tensors in cycles
         return live_bytes(self.device)
 
-    def _chosen_within(self, planner: CachedPlanner, at: int) -> Chosen:
+    def _chosen_within(self, planner: CachedPlanner, at: int, is_last: bool) -> Chosen:
         live = before = self.live()
-        is_estimate = self._outgrow_needs(planner, at)
         if self._is_open():
             before = self._live_before
         elif self.peaks:  # a compiler may hold some bytes until the step begins
             before = min(live, self._live_before)
+        is_estimate = self._outgrow_needs(planner, at)
         limit = self._limit_above(before, planner)
         live += self._growth_of_live(planner, at)
         others = self._needed_after(at, limit)
@@ -234,9 +249,11 @@ class CompiledBudget:
         try:
             return choose(limit - live - self._slack, others)
         except NoPlan as none:
+            if not is_last:
+                raise
             is_first = not self._needs and not self.peaks
-            is_estimate = is_estimate and at + 1 < len(self._needs)
-            if is_estimate or at > 0 and self._corrections < _MOST_CORRECTIONS or is_first and self.asked.share:
+            is_later = at > 0 and self._corrections < _MOST_CORRECTIONS
+            if is_later or is_first and self.asked.share or is_estimate and at + 1 < len(self._needs):
                 # Those before it left it too little, or the share is one of more graphs. The next step divides anew.
                 return choose(none.least, others)
             raise self._refused(planner, none, limit, live) from None
@@ -247,7 +264,6 @@ class CompiledBudget:
             return False
         factor = planner.joint.bytes_of_forward / max(1, self._needs[at].of_forward)
         self._needs = [each.scaled(factor) for each in self._needs] if len(self._needs) > 1 else []
-        self._corrections = 0
         return bool(self._needs)
 
     def _growth_of_live(self, planner: CachedPlanner, at: int) -> int:
@@ -271,11 +287,12 @@ class CompiledBudget:
 
     def _refused(self, planner: GraphPlanner, none: NoPlan, limit: int, live: int) -> BudgetError:
         least = live + none.least + self._slack
+        ends = ", ".join(f"{name} up to {most}" for name, most in planner.joint.sizes.named.items())
         made_by = ", ".join(f"{name} ({format_bytes(count)})" for name, count in planner.largest_at_peak())
         return BudgetError(
             f"memory_budget '{self.asked.text}' is {format_bytes(limit)}, of which {format_bytes(live)} are live before the "
-            f"graph runs; it needs at least {format_bytes(least)} ({least} bytes). At its smallest peak it holds {made_by}. "
-            "Raise memory_budget, or make the batch smaller")
+            f"graph runs; it needs at least {format_bytes(least)} ({least} bytes){ends and f' with {ends}'}. "
+            f"At its smallest peak it holds {made_by}. Raise memory_budget, or make the batch smaller")
 
     # -- Steps
 
@@ -335,7 +352,8 @@ class CompiledBudget:
         if is_divided and peak > limit or is_default:
             self._ranks.leave()  # other ranks may have measured less
         if is_divided and peak > limit:
-            self._slack += peak - limit + int(_ROOM * (limit - self._live_before))
+            growth = [each.planner.joint.sizes.growth(sizes) for each, sizes in zip(self._in_step, self._sizes) if each.planner]
+            self._slack += int((peak - limit) * max(each or MOST_GROWTH for each in growth)) + int(_ROOM * (limit - self._live_before))
             warnings.warn(f"reprise.compile: a step took {format_bytes(peak)}, above its {format_bytes(limit)}; its graphs are "
                           "planned for that much less, and compiled again", stacklevel=3)
         self._plan_again()

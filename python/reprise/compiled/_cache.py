@@ -62,8 +62,8 @@ class CachedPlanner(GraphPlanner):
         for each in self._known["plans"]:
             if each["others"] == others.written() and each["halves"]["peak"] <= room <= _NEAR * each["room"]:
                 self.default = self.default.beside(others)
-                return Chosen(each["saved"], _halves_of(each["halves"], others, self.joint, each["saved"]), self.default, each["recompute_seconds"],
-                              time.perf_counter() - begin)
+                halves = _halves_of(each["halves"], others, self.joint, each["saved"])
+                return Chosen(each["saved"], halves, self.default, each["recompute_seconds"], time.perf_counter() - begin)
         chosen = super().choose(room, others)
         plan = {"room": room, "others": others.written(), "saved": chosen.saved, "halves": _written(chosen.halves),
                 "recompute_seconds": chosen.recompute_seconds}

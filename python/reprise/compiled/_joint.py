@@ -92,7 +92,6 @@ class Joint:
         self.roots = [self._root(at) for at in range(len(self.nodes))]
         self._mark()
         self.backward_order = self._order_of_backward()
-        self.scheduled: dict[Any, int | None] = {}  # peaks of pieces of its halves
 
     def _root(self, at: int) -> int:
         """Whose memory the node's result is in."""

@@ -63,9 +63,9 @@ class Need:
 
     def scaled(self, factor: float) -> Need:
         """An estimate for larger sizes, of which nothing was measured."""
-        counts = {name: tuple(int(one * factor) for one in each) if isinstance(each, tuple) else int(each * factor)
-                  for name, each in vars(self).items() if name not in ("graph", "measured")}
-        return Need(**counts, graph=self.graph)  # type: ignore[arg-type]
+        counts: dict[str, Any] = {name: tuple(int(one * factor) for one in each) if isinstance(each, tuple) else int(each * factor)
+                                  for name, each in vars(self).items() if name not in ("graph", "measured")}
+        return Need(**counts, graph=self.graph)
 
     @staticmethod
     def read(written: dict[str, Any]) -> Need:

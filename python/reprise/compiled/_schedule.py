@@ -9,14 +9,12 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-import sympy
 from torch import fx
 
 from ._costs import COSTS
 from ._joint import Joint, Others
 from ._kinds import Kind, is_size, kind_of
-from ._pieces import Half
-from ._sizes import Sizes, rounded
+from ._sizes import Sizes, bytes_of, rounded
 from ._torch import partitioners
 
 
@@ -32,30 +30,33 @@ class Halves:
         freed = {joint.nodes[at].name: joint.roots[at] for at in joint.freed(others)}
         handed |= freed
         sizes = {root: joint.bytes[root] for root in handed.values()}
+        kept = self._kept(others)
         self.others = others
         self.gradients = sum(joint.bytes[at] for at in {joint.roots[at] for at in joint.backward_outputs})
         self.between = self.saved + self.held(Others())
-        in_forward, in_backward = Half(forward, {}, {}), Half(backward, handed, sizes)
+        in_forward, in_backward = _eager_peak(forward, {}, {}, set()), _eager_peak(backward, handed, sizes, kept)
+        self.forward, self._in_backward = in_forward, in_backward
         if joint.fuses:
-            # The bytes between the halves are part of every peak, so that no half matters that takes less.
-            beside = self.at_backward - self.saved
-            self._in_backward = in_backward.scheduled_peak(
-                lambda piece: _scheduled_peak(piece, joint.sizes, set(freed), is_backward=True), self.between - beside, joint.scheduled)
-            self.forward = in_forward.scheduled_peak(
-                lambda piece: _scheduled_peak(piece, joint.sizes, set(), is_backward=False), max(self.between, self.backward), joint.scheduled)
-        else:
-            self.forward, self._in_backward = in_forward.peak, in_backward.peak
+            self._in_backward = _scheduled_peak(
+                backward, joint.sizes, handed, sizes, kept, set(freed), is_backward=True) or in_backward
+            # What is no more than other peaks, operators one after another, need not be known better.
+            if in_forward > max(self.between, self.backward):
+                self.forward = _scheduled_peak(forward, joint.sizes, {}, {}, set(), set(), is_backward=False) or in_forward
 
     def hand_over(self, joint: Joint, saved: list[int]) -> None:
         self._joint, self._handed_over, self._roots = joint, saved, {joint.roots[at] for at in saved}
 
     def beside(self, others: Others) -> Halves:
         """The same halves, beside those others."""
-        if self._joint.freed(others) != self._joint.freed(self.others):
+        if self._joint.freed(others) != self._joint.freed(self.others) or self._kept(others) != self._kept(self.others):
             return Halves(self._joint, self._handed_over, others)
         result = copy.copy(self)
         result.others = others
         return result
+
+    def _kept(self, others: Others) -> set[int]:
+        """What is handed over and an output as well, so that somebody has it until backward ends."""
+        return self._roots & self._joint.outputs_in_backward(others)
 
     def held(self, others: Others) -> int:
         return sum(self._joint.bytes[at] for at in self._joint.outputs_in_backward(others) - self._roots)
@@ -103,12 +104,51 @@ def _split(joint: Joint, saved: list[int]) -> tuple[fx.GraphModule, fx.GraphModu
     return partitioners.raise_getitems(forward), partitioners.raise_getitems(backward)
 
 
+def _eager_peak(module: fx.GraphModule, handed: dict[str, int], sizes: dict[int, int], kept: set[int]) -> int:
+    """Operators one after another; a result is freed after the last operator that reads it or a view of it. `handed`: what
+    forward hands over, by the name of the input, and on which memory, whose bytes are in `sizes`; that of `kept` is not
+    freed."""
+    nodes = list(module.graph.nodes)
+    kinds = {node: kind_of(node) for node in nodes}
+    root: dict[fx.Node, fx.Node] = {}
+    last: dict[fx.Node, int] = {}
+    first_on: dict[int, fx.Node] = {}
+    for at, node in enumerate(nodes):
+        kind = kinds[node]
+        is_view = kind is Kind.VIEW or kind is Kind.ITEM and kinds[node.all_input_nodes[0]] is Kind.VIEW
+        root[node] = root[node.all_input_nodes[0]] if is_view and node.all_input_nodes else node
+        if node.op == "placeholder" and node.name in handed:
+            root[node] = first_on.setdefault(handed[node.name], node)
+        for each in (node, *node.all_input_nodes):
+            last[root[each]] = at
+    freed: dict[int, list[fx.Node]] = {}
+    for node, at in last.items():
+        freed.setdefault(at, []).append(node)
+    live = peak = 0
+    size: dict[fx.Node, int] = {}
+    for at, node in enumerate(nodes):
+        if node.op == "placeholder":
+            size[node] = sizes.get(handed.get(node.name, -1), 0) if root[node] is node else 0
+        elif node.op == "call_function" and root[node] is node:
+            size[node] = bytes_of(node)
+            several = [user for user in node.users if kinds[user] is Kind.ITEM] if not size[node] else []
+            workspace = COSTS.call(node)[1] if kinds[node] not in (Kind.ITEM, Kind.INPUT) else 0
+            peak = max(peak, live + size[node] + workspace + sum(bytes_of(each) for each in several))
+        live += size.get(node, 0)
+        peak = max(peak, live)
+        if node.op != "placeholder":
+            live -= sum(size.get(each, 0) for each in freed.get(at, ()) if handed.get(each.name) not in kept)
+    return peak
+
+
 class _Scheduled(BaseException):
     """Ends inductor's compilation; no `except Exception` on the way may stop it."""
 
 
-def _scheduled_peak(module: fx.GraphModule, sizes: Sizes, freed: set[str], *, is_backward: bool) -> int | None:
-    """None where there is nothing to put in order. `freed`: names of gradients that come in and are freed after their last use."""
+def _scheduled_peak(module: fx.GraphModule, symbols: Sizes, handed: dict[str, int], sizes: dict[int, int], kept: set[int],
+                    freed: set[str], *, is_backward: bool) -> int | None:
+    """None where there is nothing to put in order. `freed`: names of gradients that are handed over too; the others are those
+    of `_eager_peak`."""
     from torch._inductor import config
     from torch._inductor import memory as inductor_memory
     from torch._inductor.compile_fx import compile_fx_inner
@@ -126,14 +166,14 @@ def _scheduled_peak(module: fx.GraphModule, sizes: Sizes, freed: set[str], *, is
         estimate, while_run = memory.estimate_peak_memory(result, inputs, rest[3])
         # Inductor does not know which gradients are, so that its order and its estimate are as if none were.
         memory.is_nonfreeable_buffers = lambda read: read.name not in freed and is_held(read)
-        found.append(_peak_of_schedule(result, rest, workspaces, sizes, _Reuse(estimate, while_run)))
+        found.append(_peak_of_schedule(result, rest, workspaces, symbols, _Reuse(estimate, while_run), handed, sizes, kept))
         raise _Scheduled
 
     placeholders = module.graph.find_nodes(op="placeholder")
     memory.reorder_for_peak_memory = look
     try:
         inputs = [node.meta["val"] for node in placeholders]
-        with config.patch(fx_graph_cache=False, fx_graph_remote_cache=False), sizes.without_guards():
+        with config.patch(fx_graph_cache=False, fx_graph_remote_cache=False), symbols.without_guards():
             compile_fx_inner(module, inputs, static_input_idxs=(), is_backward=is_backward)
     except _Scheduled:
         pass
@@ -168,15 +208,17 @@ class _Reuse:
         self.held.append((since.pop() + 1, at, rounded(size)))
 
 
-def _peak_of_schedule(nodes: list[Any], rest: tuple[Any, ...], workspaces: dict[str, int], sizes: Sizes, reuse: _Reuse) -> int:
+def _peak_of_schedule(nodes: list[Any], rest: tuple[Any, ...], workspaces: dict[str, int], symbols: Sizes, reuse: _Reuse,
+                      handed: dict[str, int], sizes: dict[int, int], kept: set[int]) -> int:
     from torch._inductor import memory
     from torch._inductor.virtualized import V
 
-    if sizes.upper:
+    if symbols.upper:
         # The order is of the sizes that are there, and so is the code; bytes are of the upper end. Nothing comes after.
         V.graph.dep_size_hint_cache.clear()
-        replaced = V.graph.sizevars.remove_precomputed_replacements
-        V.graph.sizevars.optimization_hint = lambda size, fallback=None: sizes.most(replaced(sympy.sympify(size)))
+        known: Any = V.graph.sizevars
+        replaced = known.remove_precomputed_replacements
+        known.optimization_hint = lambda size, fallback=None: sizes.most(size if isinstance(size, int) else replaced(size))
     _, inputs = memory.prepare_planning_info(nodes, *rest)
     outputs = rest[3]
     buffers, _, _ = memory.compute_memory_timeline(nodes, inputs, outputs)
@@ -184,12 +226,15 @@ def _peak_of_schedule(nodes: list[Any], rest: tuple[Any, ...], workspaces: dict[
     made: list[dict[str, int]] = [{} for _ in range(count + 1)]
     freed: list[dict[str, int]] = [{} for _ in range(count + 1)]
     forms: dict[str, Any] = {}
-    live = 0
+    live = sum(sizes.values())
+    last_read: dict[int, int] = {}
     for each in buffers:
         end = each.end_step if each.end_step >= 0 else count
         if isinstance(each.buffer, memory.FreeableInputBuffer):
-            live += rounded(each.size_alloc)
-            freed[end][each.buffer.name] = rounded(each.size_free)
+            # A view that is handed over keeps all of the memory that it is in.
+            root = handed.get(each.buffer.name)
+            if root is not None:
+                last_read[root] = max(last_read.get(root, 0), end)
             continue
         first = nodes[each.start_step]
         name = each.buffer.get_name()
@@ -199,6 +244,8 @@ def _peak_of_schedule(nodes: list[Any], rest: tuple[Any, ...], workspaces: dict[
         freed[end][name] = rounded(each.size_free)
         if each.size_alloc and each.size_alloc == each.size_free:
             forms[name] = each.buffer.node.get_device(), each.buffer.node.get_dtype(), each.size_alloc
+    for root in last_read.keys() - kept:
+        freed[last_read[root]][f"memory {root}"] = sizes[root]
     during: list[int] = []
     waiting: list[tuple[str, int]] = []
     for at in range(count):

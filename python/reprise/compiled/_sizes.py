@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import re
 from collections.abc import Iterator
 from typing import Any
 
-import sympy
 import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -26,7 +26,7 @@ Symbolic = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _FIRST_ROOM = 8  # the part of it
 _MOST_DOUBLED = 3
 # Where a step's sizes are so much smaller than the upper end, nothing is concluded from its bytes for that.
-_MOST_GROWTH = 2.0
+MOST_GROWTH = 2.0
 
 
 @dataclasses.dataclass
@@ -63,7 +63,7 @@ class Sizes:
                 self._env = each.node.shape_env
                 symbols |= each.node.expr.free_symbols
             if isinstance(node.meta.get("val"), torch.Tensor):
-                in_sizes |= _expression(node.meta["val"].numel()).free_symbols if symbols else set()
+                in_sizes |= getattr(_expression(node.meta["val"].numel()), "free_symbols", set())
         for symbol in sorted(symbols, key=str):
             hint = self._env.backed_var_to_val[symbol]
             if symbol in in_sizes and not hint.is_Integer:
@@ -128,7 +128,7 @@ class Sizes:
         if isinstance(given, Symbolic):
             return self._number(given.node.expr)
         if isinstance(given, torch.Tensor) and next(_symbolic_in(given), None) is not None:
-            with FakeTensorMode():
+            with _mode():
                 shape, stride = ([max(0, self._number(_expression(each))) for each in each_of] for each_of in (given.shape, given.stride()))
                 return torch.empty_strided(shape, stride, dtype=given.dtype, device=given.device)
         if isinstance(given, (list, tuple)):
@@ -136,12 +136,16 @@ class Sizes:
         return given
 
     def _number(self, expression: Any) -> Any:
-        found = sympy.sympify(expression.xreplace(self._values))
+        found = expression if isinstance(expression, int) else expression.xreplace(self._values)
+        if isinstance(found, (int, float)):
+            return found
         return int(found) if found.is_Integer else bool(found) if found.is_Boolean else float(found)
 
     def most(self, size: Any) -> int:
         """The largest number of elements in the range; some get fewer where others get more."""
         expression = _expression(size)
+        if isinstance(expression, int):
+            return expression
         if expression not in self._largest:
             bound = bound_sympy(expression, self._ranges).upper
             self._largest[expression] = max(0, int(bound) if bound.is_Integer else self._number(expression))
@@ -150,19 +154,17 @@ class Sizes:
     def actual(self, size: Any, sizes: dict[str, int]) -> int:
         """With the sizes of one call."""
         expression = _expression(size)
-        found = expression.xreplace({symbol: sizes.get(str(symbol), self._values[symbol]) for symbol in expression.free_symbols})
-        return max(0, int(found))
+        if isinstance(expression, int):
+            return expression
+        return max(0, int(expression.xreplace({symbol: sizes.get(str(symbol), self.hints[symbol]) for symbol in expression.free_symbols})))
 
-    def growth(self, sizes: dict[str, int]) -> float:
-        """How many times the bytes of a call may be as many at the upper end: those of attention grow by the square."""
+    def growth(self, sizes: dict[str, int]) -> float | None:
+        """How many times the bytes of a call may be as many at the upper end: those of attention grow by the square. None where
+        the call tells nothing of the upper end."""
         result = 1.0
         for symbol, most in self.upper.items():
-            result *= (most / max(1, sizes.get(str(symbol), most))) ** 2
-        return result
-
-    def tells(self, sizes: dict[str, int]) -> bool:
-        """Whether a call with these sizes tells of the upper end."""
-        return self.growth(sizes) <= _MOST_GROWTH
+            result *= (most / max(1, sizes.get(str(symbol), 1))) ** 2
+        return result if result <= MOST_GROWTH else None
 
     # -- Names
 
@@ -201,6 +203,12 @@ class Binding:
                 for symbol, (place, dimension) in self._places.items()}
 
 
+@functools.cache
+def _mode() -> FakeTensorMode:
+    """Of all tensors that only have sizes; to make one takes long."""
+    return FakeTensorMode()
+
+
 def _symbolic_in(value: Any) -> Iterator[Any]:
     if isinstance(value, Symbolic):
         yield value
@@ -212,7 +220,8 @@ def _symbolic_in(value: Any) -> Iterator[Any]:
 
 
 def _expression(size: Any) -> Any:
-    return size.node.expr if isinstance(size, Symbolic) else sympy.sympify(size)
+    """A number, or a term of symbols."""
+    return size.node.expr if isinstance(size, Symbolic) else size
 
 
 _MARK = "reprise"
