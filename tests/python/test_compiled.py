@@ -1,6 +1,7 @@
 """reprise.compile: compiled steps within bytes. Most tests run operators as they are (aot_eager), which compiles in no time."""
 
 import re
+import types
 import warnings
 
 import pytest
@@ -182,6 +183,7 @@ class PlannerOf:
 
     def __init__(self, least):
         self.least = least
+        self.joint = types.SimpleNamespace(sizes=types.SimpleNamespace(upper={}, named={}), bytes_of_forward=0, growth_of_inputs=lambda: 0)
 
     def choose(self, room, others):
         if room < self.least:
@@ -198,10 +200,10 @@ def test_a_graph_for_which_those_before_left_too_little_is_planned_until_correct
     monkeypatch.setattr(budget._ranks, "choose", lambda planner, room, others: planner.choose(room, others))
     monkeypatch.setattr(budget, "_is_open", lambda: True)
     budget.peaks, budget._needs, budget._live_before = [1], [Need((1, 1), (1, 1), (1, 1), (1, 1), 0)] * 2, budget.live()
-    assert budget._chosen_within(PlannerOf(2_000_000), 1) == 2_000_000
+    assert budget._chosen_within(PlannerOf(2_000_000), 1, is_last=True) == 2_000_000
     budget._corrections = 3
     with pytest.raises(reprise.BudgetError, match=r"it needs at least .* \(\d+ bytes\)\. At its smallest peak it holds mul"):
-        budget._chosen_within(PlannerOf(2_000_000), 1)
+        budget._chosen_within(PlannerOf(2_000_000), 1, is_last=True)
 
 
 def test_what_the_optimizer_adds_after_the_first_step_counts():

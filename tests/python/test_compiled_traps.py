@@ -52,7 +52,7 @@ def test_outputs_that_nobody_holds_and_gradients_that_come_in_are_predicted():
     (report,) = call.memory_budget.report()
     limit = 0.75 * report.default_peak
     assert peak <= limit
-    assert report.predicted_peak == pytest.approx(peak, rel=0.02) and report.predicted_peak > 0.9 * limit
+    assert report.predicted_peak == pytest.approx(peak, rel=0.02) and report.predicted_peak > 0.8 * limit
 
 
 def test_outputs_that_somebody_holds_are_counted():
