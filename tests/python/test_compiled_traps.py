@@ -12,6 +12,7 @@ from torch.nn import functional as F
 import reprise
 from reprise import compiled
 from reprise.compiled import _cost_cache
+from reprise.compiled._budget import PlannedGraph
 from reprise.compiled._costs import Costs
 from reprise.compiled._kinds import is_repeatable
 
@@ -155,6 +156,30 @@ def test_the_same_graph_has_the_same_plan():
         steps(call, model, count=1)
         handed.append([graph.chosen.saved for graph in call.memory_budget.graphs])
     assert handed[0] == handed[1]
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_what_was_made_of_an_input_that_the_model_writes_is_not_made_again(backend, monkeypatch):
+    """torch writes the input after forward, and backward would read what was written."""
+    class Writes(nn.Module):
+        def forward(self, x):
+            x.add_(1)
+            return x.sin().cos().sum()
+
+    def gradient(call):
+        leaf = torch.linspace(-1, 1, 4096, requires_grad=True)
+        call(leaf * 2).backward()
+        return leaf.grad
+
+    def keep_least(graph, joint, default):
+        choose(graph, joint, default)
+        return joint.saved_for(set())
+
+    expected = gradient(torch.compile(Writes(), backend=backend, dynamic=False))
+    torch._dynamo.reset()
+    choose = PlannedGraph.choose
+    monkeypatch.setattr(PlannedGraph, "choose", keep_least)
+    assert torch.equal(gradient(reprise.compile(Writes(), memory_budget="1GiB", backend=backend)), expected)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from torch import fx
 from .._reprise import UsageError
 from ._kinds import Kind, is_repeatable, is_size, kind_of
 from ._sizes import Sizes, bytes_of, mark, rounded
-from ._torch import partitioners
+from ._torch import InputMutationAOTOutput, partitioners
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Joint:
         self.inputs = [[self.place[each] for each in node.all_input_nodes] for node in self.nodes]
         self.users = [[self.place[each] for each in node.users if each.op != "output"] for node in self.nodes]
         self.bytes = [bytes_of(node) for node in self.nodes]
-        forward, backward, _, _ = partitioners._extract_fwd_bwd_outputs(module, num_fwd_outputs=outputs_of_forward)
+        forward, backward, described, _ = partitioners._extract_fwd_bwd_outputs(module, num_fwd_outputs=outputs_of_forward)
         self.forward_outputs = [self.place[each] for each in forward if isinstance(each, fx.Node) and not is_size(each)]
         self.backward_outputs = [self.place[each] for each in backward if isinstance(each, fx.Node)]
         self.is_tangent = [bool(partitioners._is_tangent(node)) for node in self.nodes]
@@ -90,7 +90,9 @@ class Joint:
         # Forward can run whatever needs no gradient; what only backward reads, it runs where that is handed over.
         self.in_forward = [not each for each in self.after_tangents]
         self.roots = [self._root(at) for at in range(len(self.nodes))]
-        self._mark()
+        # torch writes these inputs after forward, with what forward returns for them.
+        replaced = {each.mutated_input for each in described if isinstance(each, InputMutationAOTOutput)}
+        self._mark({at for at, node in enumerate(self.nodes) if node.op == "placeholder" and node.meta.get("desc") in replaced})
         self.backward_order = self._order_of_backward()
 
     def _root(self, at: int) -> int:
@@ -100,10 +102,10 @@ class Joint:
             at = self.inputs[at][0]
         return at
 
-    def _mark(self) -> None:
+    def _mark(self, replaced: set[int]) -> None:
         """What must be kept, what must be made again, and what forward alone can make."""
         policy = partitioners.CheckpointPolicy
-        written = {self._root(self.inputs[at][0]) for at, node in enumerate(self.nodes) if self._writes(node)}
+        written = replaced | {self._root(self.inputs[at][0]) for at, node in enumerate(self.nodes) if self._writes(node)}
         self.must_keep: set[int] = set()
         self.must_repeat: set[int] = set()
         self.once: set[int] = set()

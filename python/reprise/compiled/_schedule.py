@@ -218,7 +218,7 @@ def _peak_of_schedule(nodes: list[Any], rest: tuple[Any, ...], workspaces: dict[
         V.graph.dep_size_hint_cache.clear()
         known: Any = V.graph.sizevars
         replaced = known.remove_precomputed_replacements
-        known.optimization_hint = lambda size, fallback=None: sizes.most(size if isinstance(size, int) else replaced(size))
+        known.optimization_hint = lambda size, fallback=None: symbols.most(size if isinstance(size, int) else replaced(size))
     _, inputs = memory.prepare_planning_info(nodes, *rest)
     outputs = rest[3]
     buffers, _, _ = memory.compute_memory_timeline(nodes, inputs, outputs)
