@@ -1,5 +1,7 @@
 """MemoryBudget from Python: gradients are bitwise the plain step's, and errors are Python's own."""
 
+import subprocess
+import sys
 import threading
 import warnings
 
@@ -174,6 +176,13 @@ def test_a_step_is_entered_once_and_ended_on_its_thread():
         step.finish()
     with pytest.raises(reprise.UsageError, match="entered before"):
         step.__enter__()
+
+
+def test_an_interpreter_ends_with_a_step_open():
+    program = ("import reprise, torch; step = reprise.MemoryBudget('1GiB').step(); step.__enter__(); "
+               "x = torch.randn(100, 100, requires_grad=True); y = (x @ x).sin(); print('end', flush=True)")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
 
 
 def test_an_inner_step_that_is_open_keeps_the_outer_one_from_finishing():

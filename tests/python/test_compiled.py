@@ -10,6 +10,8 @@ from torch.nn import functional as F
 
 import reprise
 from reprise import compiled
+from reprise.compiled._budget import CompiledBudget
+from reprise.compiled._plan import Need, NoPlan
 
 BATCH, LENGTH, WIDTH, WORDS = 8, 32, 32, 32
 
@@ -154,6 +156,33 @@ def test_graphs_of_one_step_share_its_bytes():
         found, peak = steps(call, model, count=4)
     assert is_same(found, expected)
     assert len(call.memory_budget.report()) == 2 and peak <= 0.8 * default
+
+
+class PlannerOf:
+    """Of a graph with one plan, which takes so many bytes."""
+
+    def __init__(self, least):
+        self.least = least
+
+    def choose(self, room, others):
+        if room < self.least:
+            raise NoPlan(self.least)
+        return self.least
+
+    def largest_at_peak(self):
+        return [("mul", self.least)]
+
+
+def test_a_graph_for_which_those_before_left_too_little_is_planned_until_corrections_are_used_up(monkeypatch):
+    """The step passes its bytes then, and all graphs are planned for less."""
+    budget = CompiledBudget("+1MB")
+    monkeypatch.setattr(budget._ranks, "choose", lambda planner, room, others: planner.choose(room, others))
+    monkeypatch.setattr(budget, "_is_open", lambda: True)
+    budget.peaks, budget._needs, budget._live_before = [1], [Need(1, 1, 1, 1, 0)] * 2, budget.live()
+    assert budget._chosen_within(PlannerOf(2_000_000), 1) == 2_000_000
+    budget._corrections = 3
+    with pytest.raises(reprise.BudgetError, match=r"it needs at least .* \(\d+ bytes\)\. At its smallest peak it holds mul"):
+        budget._chosen_within(PlannerOf(2_000_000), 1)
 
 
 def test_what_the_optimizer_adds_after_the_first_step_counts():

@@ -187,13 +187,18 @@ class CompiledBudget:
         return live_bytes(self.device)
 
     def _chosen_within(self, planner: CachedPlanner, at: int) -> Chosen:
-        live = self.live()
-        limit = self._limit_above(self._live_before if self._is_open() else live, planner)
+        live = before = self.live()
+        if self._is_open():
+            before = self._live_before
+        elif self.peaks:  # a compiler may hold some bytes until the step begins
+            before = min(live, self._live_before)
+        limit = self._limit_above(before, planner)
         others = self._needed_after(at, limit)
         try:
             return self._ranks.choose(planner, limit - live - self._slack, others)
         except NoPlan as none:
-            if not self._needs and not self.peaks and (at > 0 or self.asked.share):
+            is_first = not self._needs and not self.peaks
+            if at > 0 and self._corrections < _MOST_CORRECTIONS or is_first and self.asked.share:
                 # Those before it left it too little, or the share is one of more graphs. The next step divides anew.
                 return self._ranks.choose(planner, none.least, others)
             raise self._refused(planner, none, limit, live) from None
