@@ -7,6 +7,7 @@ import os
 import pathlib
 import re
 import runpy
+import subprocess
 import sys
 
 import pytest
@@ -74,6 +75,36 @@ def test_a_script_trains_within_a_share_of_its_activations_to_the_same_losses(na
     assert figures["plain"]["least"] <= figures["limit"]
 
 
+@pytest.mark.parametrize("every", [1, 3])
+def test_a_limit_is_that_of_the_optimizer_whose_step_needs_most(every, tmp_path):
+    script, report = SCRIPTS / "alternating.py", tmp_path / "report.json"
+    out, errors, code = managed("--budget", "60%", "--report", report, script, every)
+    assert (out, code) == (plain(script, str(every)), 0), errors
+    figures = json.loads(report.read_text())
+    assert figures["steps"] > 0 and figures["dropped"] > 0 and figures["peak"] <= figures["limit"] < figures["plain"]["peak"]
+
+
+def test_an_optimizer_that_never_steps_does_not_put_off_the_limit(tmp_path):
+    script = tmp_path / "unused.py"
+    script.write_text("import torch\nfrom small import loss_of, network\nmodel, unused = network(), network()\n"
+                      "optimizers = [torch.optim.SGD(each.parameters(), 0.1) for each in (model, unused)]\n"
+                      "for _ in range(14):\n    loss_of(model).backward()\n    optimizers[0].step()\n    optimizers[0].zero_grad()\n")
+    (tmp_path / "small.py").write_text((SCRIPTS / "small.py").read_text())
+    _, errors, code = managed("--budget", "50%", script)
+    assert code == 0 and " in 2 steps" in errors, errors
+
+
+def test_a_script_that_ends_with_its_measured_steps_is_told_their_peak(tmp_path):
+    script = tmp_path / "short.py"
+    script.write_text("import torch\nfrom small import loss_of, network\nmodel = network()\n"
+                      "optimizer = torch.optim.SGD(model.parameters(), 0.1)\n"
+                      "for _ in range(2):\n    loss_of(model).backward()\n    optimizer.step()\n    optimizer.zero_grad()\n")
+    (tmp_path / "small.py").write_text((SCRIPTS / "small.py").read_text())
+    _, errors, code = managed("--budget", "50%", script)
+    assert code == 0 and re.search(r"^reprise: no step came to its end within the limit of [\d.]+ MB; the 2 steps that were measured "
+                                   r"had a peak of [\d.]+ MB$", errors, re.MULTILINE), errors
+
+
 def test_workers_of_data_loaders_are_not_bound():
     script = SCRIPTS / "workers.py"
     expected = plain(script, "fork")
@@ -127,6 +158,14 @@ def test_a_script_that_never_runs_a_backward_is_told():
     out, errors, code = managed("--budget", "1GB", SCRIPTS / "small.py")
     assert (out, code) == ("", 2)
     assert errors == f"reprise run: {SCRIPTS / 'small.py'} ran no backward, so there was nothing to keep within bytes\n"
+
+
+def test_a_script_that_trains_in_processes_of_its_own_is_told_that_they_are_not_bound():
+    command = [sys.executable, "-m", "reprise", "run", "--budget", "1GB", str(SCRIPTS / "processes.py")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2 and "trained" in done.stdout
+    assert "ran no backward, so there was nothing to keep within bytes; processes that it started itself are not bound: give " \
+           "each a budget by `torchrun ... -m reprise run`" in done.stderr
 
 
 def test_exceptions_and_exit_codes_are_the_script_s(tmp_path):

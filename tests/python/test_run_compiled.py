@@ -142,7 +142,7 @@ def settled(budget, graphs, monkeypatch):
         peak = 2000 if budgets.limit is None else budgets.limit
         budgets.trained(types.SimpleNamespace(
             least=int(1600 - graphs.saves * (graphs.saving or 0)),
-            report=lambda: types.SimpleNamespace(peak=peak, dropped=0, packed=0, dropped_bytes=0)), None)
+            report=lambda: types.SimpleNamespace(peak=peak, dropped=0, packed=0, dropped_bytes=0)), is_steady=True)
         if budgets.found is not None:
             return budgets
     raise AssertionError("no limit was found")

@@ -19,6 +19,8 @@ _MOST_OF_DEVICE = 0.9
 # Plans of compiled graphs that are measured after the first; each saves what the one before lacked, and a tenth more. The
 # last one saves all that graphs can.
 _MOST_CORRECTIONS = 3
+# Stretches that are measured where an optimizer steps seldom, or never.
+_MOST_MEASURED = 12
 _MORE = 1.1
 
 
@@ -64,9 +66,10 @@ class Total:
 
 
 class RunBudgets:
-    """Until every optimizer has stepped twice, steps may pass a limit in which they cannot run, and then the least bytes
-    are known. A budget that depends on a plain step gives these steps all of the device. The first step is not measured:
-    optimizers have no state yet, and what the script made before it may still be there.
+    """Until every optimizer has stepped twice, but for at most 12 steps, steps may pass a limit in which they cannot run,
+    and then the least bytes are known. A budget that depends on a plain step gives these steps all of the device. The first
+    step is not measured: optimizers have no state yet, and what the script made before it may still be there. Among the
+    others, the step with the highest peak counts: several optimizers have steps that differ.
 
     Compiled graphs are planned next: they and the tape save the same part of what each can. Then another step is measured."""
 
@@ -79,10 +82,10 @@ class RunBudgets:
         self._asked, self._device = asked, device
         self._training: MemoryBudget | None = None
         self._between: MemoryBudget | None = None
-        self._live = self._first_live = 0
-        self._least = self._plain_peak = 0
+        self._live = 0
+        self._plain_live = self._plain_peak = self._least = 0
         self._has_dropped = False
-        self._stepped: set[int] = set()
+        self._measured = 0  # stretches, the first included
         self._graphs: RunGraphs | None = None
         self._corrections = 0
 
@@ -116,24 +119,24 @@ class RunBudgets:
         assert self._between is not None
         return self._between
 
-    def trained(self, budget: MemoryBudget, optimizer: object) -> None:
+    def trained(self, budget: MemoryBudget, is_steady: bool) -> None:
         report = budget.report()
         if self.found is not None:
             self.total.add(report, is_training=True)
             return
+        self._measured += 1
         self.measured_peak = max(self.measured_peak, report.peak)
         if not self._is_divided:
             self._has_dropped |= report.dropped + report.packed > 0
-        is_second = id(optimizer) in self._stepped
-        if self._stepped:
-            self._first_live = self._first_live or self._live
-            self._plain_peak = self._plain_peak if self._is_divided else max(self._plain_peak, report.peak)
-            # Finding the least takes a moment, and a limit that dropped nothing suffices.
-            if self._has_dropped or self._asked.needs_plain_steps or self._is_divided:
-                self._least = max(self._least, budget.least or 0)
-        self._stepped.add(id(optimizer))
-        found = Measured(self._first_live, self._plain_peak, self._least)
-        if is_second and not self._divides(found, report):
+        if self._measured == 1:
+            return
+        if not self._is_divided and report.peak > self._plain_peak:
+            self._plain_live, self._plain_peak = self._live, report.peak
+        # Finding the least takes a moment, and a limit that dropped nothing suffices.
+        if self._has_dropped or self._asked.needs_plain_steps or self._is_divided:
+            self._least = max(self._least, budget.least or 0)
+        found = Measured(self._plain_live, self._plain_peak, self._least)
+        if (is_steady or self._measured >= _MOST_MEASURED) and not self._divides(found, report):
             self._settle(found)
 
     @property
@@ -202,8 +205,11 @@ class RunBudgets:
     def line(self) -> str:
         total, seconds = self.total, time.perf_counter() - self.began
         if self.limit is None or self.found is None:
-            return f"the script ended before a limit was known, after {len(self._stepped)} steps; " \
+            return f"the script ended before a limit was known, after {self._measured} steps; " \
                    f"peak {format_bytes(self.measured_peak)}"
+        if total.steps == 0:
+            return f"no step came to its end within the limit of {format_bytes(self.limit)}; the {self._measured} steps that " \
+                   f"were measured had a peak of {format_bytes(self.measured_peak)}"
         text = f"peak {format_bytes(total.peak)} of {format_bytes(self.limit)} in {total.steps} steps, dropped {total.dropped} " \
                f"values ({format_bytes(total.dropped_bytes)}), replayed {total.replayed} operators, " \
                f"{total.seconds_lost:.2f} s lost ({100 * total.seconds_lost / seconds:.1f}% of the run)"

@@ -70,7 +70,11 @@ def main(arguments: list[str]) -> None:
             if given.report:
                 _write(given.report, budgets)
     if not steps.has_run_backward:
-        _refuse(f"{given.script} ran no backward, so there was nothing to keep within bytes")
+        text = f"{given.script} ran no backward, so there was nothing to keep within bytes"
+        if any(name.startswith("multiprocessing.popen_") for name in sys.modules):
+            text += "; processes that it started itself are not bound: give each a budget by `torchrun ... -m reprise run`, or by " \
+                    "reprise.MemoryBudget in what it runs"
+        _refuse(text)
 
 
 def _write(name: str, budgets: RunBudgets) -> None:

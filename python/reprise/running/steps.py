@@ -14,6 +14,7 @@ from __future__ import annotations
 import functools
 import os
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -29,11 +30,12 @@ _MOST_OPERATORS = 20_000
 
 
 class Budgets(Protocol):
-    """Says within which budget the next stretch runs, and is told when one has ended."""
+    """Says within which budget the next stretch runs, and is told when one has ended. `is_steady`: each optimizer that
+    the script has made has stepped twice; in scripts without optimizers, there were two stretches."""
 
     def training(self) -> MemoryBudget: ...
     def between(self) -> MemoryBudget: ...
-    def trained(self, budget: MemoryBudget, optimizer: object) -> None: ...
+    def trained(self, budget: MemoryBudget, is_steady: bool) -> None: ...
     def idled(self, budget: MemoryBudget) -> None: ...
 
 
@@ -80,6 +82,8 @@ class Steps:
         self._thread: int | None = None
         self._depth = 0  # of backward calls
         self._due: object = None  # an optimizer that has stepped during a backward
+        self._optimizer_steps: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._stretches = 0  # of training
         self._has_optimizer = False
         self._calls_modules = False  # in this step
         self._backward_in_between = False
@@ -127,7 +131,10 @@ class Steps:
 
     def _optimizer_made(self, original: Callable[..., None], *args: Any, **kwargs: Any) -> None:
         original(*args, **kwargs)
-        if not self._has_optimizer and self._is_mine():
+        if not self._is_mine():
+            return
+        self._optimizer_steps.setdefault(args[0], 0)
+        if not self._has_optimizer:
             self._has_optimizer = True
             if self._stretch.budget is None:
                 self._open_between()
@@ -151,10 +158,11 @@ class Steps:
     def _optimizer_stepped(self, optimizer: object, args: Any, kwargs: Any) -> None:
         if not self._is_mine():
             return
+        self._optimizer_steps[optimizer] = self._optimizer_steps.get(optimizer, 0) + 1
         if self._depth:
             self._due = optimizer
         else:
-            self._step_ended(optimizer)
+            self._step_ended()
 
     def _backward(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if _is_traced():
@@ -171,10 +179,10 @@ class Steps:
             self._backward_in_between = True
             due, self._due = self._due, None
             if due is not None or not (self._has_optimizer or keeps_graph(original, args, kwargs)):
-                self._step_ended(due)
+                self._step_ended()
         return result
 
-    def _step_ended(self, optimizer: object) -> None:
+    def _step_ended(self) -> None:
         stretch = self._stretch
         if stretch.is_training:
             budget = stretch.budget
@@ -183,7 +191,8 @@ class Steps:
                 return
             stretch.is_training = False
             assert budget is not None
-            self._budgets.trained(budget, optimizer)
+            self._stretches += 1
+            self._budgets.trained(budget, min(self._optimizer_steps.values(), default=self._stretches) >= 2)
         elif not self._backward_in_between or not self._end_between():
             return  # a second optimizer of the same step, or what is held does not fit
         if self._calls_modules:
