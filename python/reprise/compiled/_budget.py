@@ -25,65 +25,20 @@ from .._reprise import BudgetError, Error, PeakScope, UsageError, format_bytes, 
 from ..running.asked import Asked
 from . import _hooks
 from ._cache import CachedPlanner
+from ._call import SCALARS, Call
 from ._joint import Joint, Measured, Others
 from ._plan import Chosen, GraphPlanner, Need, NoPlan, for_range
 from ._ranks import Agreement
 from ._report import GraphReport, report_of
-from ._schedule import Halves
 from ._sizes import MOST_GROWTH, Seen
 from ._torch import InstructionTranslator, reset_code
 
 # Corrections after measured steps; what is live before a step, such as the optimizer's state, grows in the first ones.
 _MOST_CORRECTIONS = 3
-# Bytes of the scalars around graphs: the loss, its gradient, seeds.
-_SCALARS = 4096
 # Bytes that a plan left unused are worth compiling again beyond that share of the limit.
 _WORTH_IT = 0.02
 # A correction leaves that share of the limit besides, so that one suffices.
 _ROOM = 0.005
-
-
-class _Call:
-    """One call of a graph's forward whose backward is still to come. It ends with its backward, or with its outputs."""
-
-    def __init__(self, place: int, live: int, device: str | torch.device, sizes: dict[str, int]) -> None:
-        self.place, self.live_before = place, live  # among the calls of the step, and bytes
-        self.sizes = sizes
-        self._device = device
-        self._since: PeakScope | None = None
-        self._outputs: list[weakref.ref[torch.Tensor]] = []
-        self._kept: tuple[bool, ...] = ()
-
-    def made(self, outputs: list[torch.Tensor]) -> None:
-        self._outputs = [weakref.ref(each) for each in outputs]
-        self._since = PeakScope(self._device)
-
-    def held(self) -> tuple[bool, ...]:
-        return tuple(each() is not None for each in self._outputs)
-
-    def first_backward_begins(self) -> None:
-        self._kept = self.held()
-
-    def measure(self, halves: Halves, joint: Joint, live: int, freed: tuple[bool, ...]) -> Measured | None:
-        """When its backward begins and so many bytes are live. None where its sizes tell nothing of those that a plan is for."""
-        is_known = len(self._outputs) == len(joint.forward_outputs)
-        held, kept = (self.held(), self._kept) if is_known else ((True,) * len(joint.forward_outputs), ())
-        freed = freed if len(freed) == len(joint.tangents) else ()
-        beside = live - self.live_before - halves.between_with(self.sizes, Others(measured=Measured(0, held)))
-        beside -= sum(joint.bytes_with(at, self.sizes) for at, is_freed in zip(joint.tangents, freed) if is_freed)
-        between = 0
-        if self._since:
-            self._since.__exit__(None, None, None)
-            between = self._since.peak_above_start
-        growth = joint.sizes.growth(self.sizes)
-        if growth is None:
-            return None
-        return Measured(_rounded(beside * growth), held, _rounded(between * growth), kept, freed)
-
-
-def _rounded(count: float) -> int:
-    """So that the next process finds the plan that was made for it."""
-    return max(0, -(-int(count) // _SCALARS)) * _SCALARS
 
 
 class PlannedGraph:
@@ -93,7 +48,7 @@ class PlannedGraph:
         self.planner: GraphPlanner | None = None
         self.chosen: Chosen | None = None
         self.name = ""
-        self._calls: list[weakref.ref[_Call]] = []
+        self._calls: list[weakref.ref[Call]] = []
 
     def refused(self, error: UsageError) -> None:
         raise error
@@ -107,12 +62,12 @@ class PlannedGraph:
         self._calls = [each for each in self._calls if each() is not None]
         return bool(self._calls)
 
-    def forward_begins(self, sizes: dict[str, int]) -> _Call:
+    def forward_begins(self, sizes: dict[str, int]) -> Call:
         call = self.budget.begin_call(self, sizes)
         self._calls.append(weakref.ref(call))
         return call
 
-    def forward_ends(self, call: _Call, outputs: list[torch.Tensor]) -> None:
+    def forward_ends(self, call: Call, outputs: list[torch.Tensor]) -> None:
         call.made(outputs)
 
     def first_backward_begins(self) -> None:
@@ -166,7 +121,7 @@ class CompiledBudget:
         self._peak_before_planning = 0
         self._is_forward = True  # no backward of the step has begun
         self._is_planning = False  # a graph of the step, or of the next one, was compiled
-        self._slack = _SCALARS
+        self._slack = SCALARS
         self._corrections = 0
         self._ranks = Agreement()
         self._lock = threading.RLock()
@@ -310,7 +265,7 @@ class CompiledBudget:
     def _is_open(self) -> bool:
         return self._scope is not None and any(each.has_calls() for each in self._in_step)
 
-    def begin_call(self, graph: PlannedGraph, sizes: dict[str, int]) -> _Call:
+    def begin_call(self, graph: PlannedGraph, sizes: dict[str, int]) -> Call:
         with self._lock:
             live = self.live()
             if not self._is_open():
@@ -319,7 +274,7 @@ class CompiledBudget:
                 self.measured, self._is_forward = {}, True
             self._in_step.append(graph)
             self._sizes.append(sizes)
-            return _Call(len(self._in_step) - 1, live, self.device, sizes)
+            return Call(len(self._in_step) - 1, live, self.device, sizes)
 
     def begin_backward(self) -> None:
         with self._lock:

@@ -160,7 +160,7 @@ class _Traced:
     def forward_ends(self, call: Any, outputs: list[torch.Tensor]) -> None:
         raise AssertionError("the graph was not compiled")
 
-    def backward_begins(self) -> None:
+    def backward_begins(self, freed: tuple[bool, ...]) -> None:
         raise AssertionError("the graph was not compiled")
 
     def backward_ends(self) -> None:

@@ -146,7 +146,7 @@ def _is_alone_in(values: list[Any], at: int) -> bool:
     """Whether the tensor is freed where the list frees it. Autograd has those that it was given; those that it was not given
     are zeros of the compiler's own."""
     value = values[at]
-    return isinstance(value, torch.Tensor) and value._use_count() == 1 and sys.getrefcount(value) == _ALONE
+    return isinstance(value, torch.Tensor) and value._use_count() == 1 and sys.getrefcount(value) == _ALONE  # type: ignore[attr-defined]
 
 
 def _metadata_of(node: Any) -> dict[str, object]:

@@ -69,7 +69,8 @@ class Need:
 
     @staticmethod
     def read(written: dict[str, Any]) -> Need:
-        return Need(**{name: tuple(each) if isinstance(each, list) else each for name, each in written.items()})
+        fields: dict[str, Any] = {name: tuple(each) if isinstance(each, list) else each for name, each in written.items()}
+        return Need(**fields)
 
 
 def _on_the_way(least: tuple[int, int], most: tuple[int, int], share: float) -> tuple[float, float]:
