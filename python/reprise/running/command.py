@@ -52,6 +52,7 @@ def main(arguments: list[str]) -> None:
     planned = contextlib.ExitStack()
     planned.enter_context(plans_what_is_compiled(budgets))
     is_whole = is_refused = False
+    had_processes = _has_started_processes()
     try:
         program.run(given.arguments)
         is_whole = True
@@ -71,10 +72,15 @@ def main(arguments: list[str]) -> None:
                 _write(given.report, budgets)
     if not steps.has_run_backward:
         text = f"{given.script} ran no backward, so there was nothing to keep within bytes"
-        if any(name.startswith("multiprocessing.popen_") for name in sys.modules):
+        if _has_started_processes() and not had_processes:
             text += "; processes that it started itself are not bound: give each a budget by `torchrun ... -m reprise run`, or by " \
                     "reprise.MemoryBudget in what it runs"
         _refuse(text)
+
+
+def _has_started_processes() -> bool:
+    """A module of multiprocessing is imported when the first one starts."""
+    return any(name.startswith("multiprocessing.popen_") for name in sys.modules)
 
 
 def _write(name: str, budgets: RunBudgets) -> None:
