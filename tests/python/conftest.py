@@ -16,6 +16,9 @@ import reprise  # noqa: E402
 
 torch.set_num_threads(1)
 
+# For tests that compile for minutes, so that they run where they are asked for.
+long = pytest.mark.skipif(not os.environ.get("REPRISE_LONG_TESTS"), reason="compiles for long; REPRISE_LONG_TESTS=1 runs it")
+
 
 class Network:
     """Twelve layers with dropout, and the plain step that budgets are compared with."""

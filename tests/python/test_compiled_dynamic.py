@@ -6,6 +6,7 @@ import warnings
 
 import pytest
 import torch
+from conftest import long
 from test_compiled import WIDTH, WORDS, fresh, is_same  # noqa: F401
 from test_compiled_cache import as_in_a_new_process
 from torch import nn
@@ -100,6 +101,7 @@ def test_lengths_that_vary_share_few_plans_and_keep_their_share():
     assert all(peak <= 0.75 * default for peak, default in zip(peaks, defaults) if default > 800_000)
 
 
+@long
 def test_bytes_hold_for_every_size():
     _, peaks, budget = compared(LENGTHS, "+2700KB", limits=2_700_000)
     assert max(peaks) > 1_700_000
@@ -154,6 +156,7 @@ def test_what_mark_dynamic_is_given_is_the_range():
     assert report.predicted_peak == pytest.approx(peaks[1], rel=0.02)
 
 
+@long
 def test_a_range_that_does_not_fit_is_refused_with_its_sizes():
     def prepare(words):
         torch._dynamo.mark_dynamic(words, 1, min=2, max=256)
@@ -167,6 +170,7 @@ def test_a_range_that_does_not_fit_is_refused_with_its_sizes():
     steps(call, model, [(4, 16), (4, 18)], limits=600_000)
 
 
+@long
 def test_the_range_is_as_small_as_the_budget_wants_it():
     model = Language()
     call = reprise.compile(model, memory_budget="+8MB", backend="aot_eager", dynamic=True)
@@ -183,6 +187,7 @@ def test_the_range_is_as_small_as_the_budget_wants_it():
     assert wide.sizes == {"words.size(0)": 5, "words.size(1)": 36} and narrow.sizes == {"words.size(0)": 4, "words.size(1)": 32}
 
 
+@long
 def test_graphs_of_one_step_share_its_bytes_at_every_size():
     shapes = [(4, 32), (4, 33), (4, 34), (4, 36), (4, 60), (4, 62), (4, 20), (4, 66)]
     defaults, peaks, budget = compared(shapes, "+1500KB", breaks=True)
@@ -277,6 +282,7 @@ def test_sizes_that_depend_on_data_are_refused_by_name():
             reprise.compile(call, memory_budget="1GiB", backend="aot_eager")(torch.ones(4, requires_grad=True))
 
 
+@long
 def test_plans_on_disk_are_of_their_range(tmp_path, monkeypatch):
     monkeypatch.setenv("REPRISE_PLAN_CACHE_DIR", str(tmp_path))
 
@@ -315,6 +321,7 @@ def test_the_frontier_of_marked_sizes_is_of_their_upper_end():
     assert found.least == pytest.approx(fixed.least, rel=0.05)
 
 
+@long
 def test_inductor_s_steps_stay_within_their_bytes_at_every_size():
     shapes = [(4, 32), (4, 36), (4, 20), (4, 48)]
     defaults, peaks, budget = compared(shapes, "85%", backend="inductor", dynamic=True, layers=1)
