@@ -16,7 +16,7 @@ import reprise  # noqa: E402
 
 torch.set_num_threads(1)
 
-# For tests that compile for minutes, so that they run where they are asked for.
+# For tests that compile for long, so that they run only where they are asked for.
 long = pytest.mark.skipif(not os.environ.get("REPRISE_LONG_TESTS"), reason="compiles for long; REPRISE_LONG_TESTS=1 runs it")
 
 

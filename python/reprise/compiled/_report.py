@@ -23,7 +23,7 @@ class GraphReport:
     recompute_seconds: float
     planning_seconds: float
     recomputed: dict[str, int]  # operators that run again, by module
-    sizes: dict[str, int]  # that vary, such as "words.size(1)": the largest that the plan is for, of which all bytes are
+    sizes: dict[str, int]  # those that vary, such as "words.size(1)": the largest ones, for which all bytes above are
 
 
 def report_of(name: str, backend: str, planner: GraphPlanner, chosen: Chosen) -> GraphReport:
