@@ -103,6 +103,18 @@ def as_raised() -> Iterator[None]:
         raise
 
 
+@contextlib.contextmanager
+def _without_gc() -> Iterator[None]:
+    """Planning makes many objects, which the collector would go through again and again."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
 class CompiledBudget:
     def __init__(self, memory_budget: str | int, device: str | torch.device = "cpu") -> None:
         self.asked = Asked.parse(str(memory_budget), "memory_budget", has_least=False)
@@ -148,7 +160,7 @@ class CompiledBudget:
         return live + int(self.asked.share * stacked([*default, *([newest.default] if newest else [])]))
 
     def choose(self, graph: PlannedGraph, joint: Joint, default: list[fx.Node]) -> Chosen:
-        with self._lock:
+        with self._lock, _without_gc():
             if self._scope:
                 self._peak_before_planning = max(self._peak_before_planning, self._scope.peak)
             at = len(self._in_step) if self._is_open() else 0

@@ -7,11 +7,14 @@ buffer that lives within one merged loop gets no memory, and a loop that is the 
 from __future__ import annotations
 
 import copy
+from contextlib import suppress
 from typing import Any
+from unittest.mock import patch
 
 from torch import fx
+from torch._guards import detect_fake_mode
 
-from ._costs import COSTS
+from ._costs import COSTS, loops
 from ._joint import Joint, Others
 from ._kinds import Kind, is_size, kind_of
 from ._sizes import Sizes, bytes_of, rounded
@@ -39,8 +42,9 @@ class Halves:
         if joint.fuses:
             self._in_backward = _scheduled_peak(
                 backward, joint.sizes, handed, sizes, kept, set(freed), is_backward=True) or in_backward
-            # What is no more than other peaks, operators one after another, need not be known better.
-            if in_forward > max(self.between, self.backward):
+            self.forward = min(in_forward, _eager_peak(forward, {}, {}, set(), merges=True))
+            # What is no more than other peaks need not be known better.
+            if self.forward > max(self.between, self.backward):
                 self.forward = _scheduled_peak(forward, joint.sizes, {}, {}, set(), set(), is_backward=False) or in_forward
 
     def hand_over(self, joint: Joint, saved: list[int]) -> None:
@@ -104,32 +108,40 @@ def _split(joint: Joint, saved: list[int]) -> tuple[fx.GraphModule, fx.GraphModu
     return partitioners.raise_getitems(forward), partitioners.raise_getitems(backward)
 
 
-def _eager_peak(module: fx.GraphModule, handed: dict[str, int], sizes: dict[int, int], kept: set[int]) -> int:
+def _eager_peak(module: fx.GraphModule, handed: dict[str, int], sizes: dict[int, int], kept: set[int], *, merges: bool = False) -> int:
     """Operators one after another; a result is freed after the last operator that reads it or a view of it. `handed`: what
     forward hands over, by the name of the input, and on which memory, whose bytes are in `sizes`; that of `kept` is not
-    freed."""
+    freed. `merges`: an estimate for a compiler that merges loops, each into the only one that reads it, and runs those that
+    only the caller reads as soon as it can."""
     nodes = list(module.graph.nodes)
     kinds = {node: kind_of(node) for node in nodes}
-    root: dict[fx.Node, fx.Node] = {}
+    if merges:
+        nodes = _with_early_loops(nodes, kinds)
+    on: dict[fx.Node, frozenset[fx.Node]] = {}  # the memory that is read with it
     last: dict[fx.Node, int] = {}
     first_on: dict[int, fx.Node] = {}
     for at, node in enumerate(nodes):
-        kind = kinds[node]
-        is_view = kind is Kind.VIEW or kind is Kind.ITEM and kinds[node.all_input_nodes[0]] is Kind.VIEW
-        root[node] = root[node.all_input_nodes[0]] if is_view and node.all_input_nodes else node
+        inputs = node.all_input_nodes
+        if inputs and (kinds[node] is Kind.VIEW or kinds[node] is Kind.ITEM and kinds[inputs[0]] is Kind.VIEW):
+            on[node] = on[inputs[0]]
+        elif merges and kinds[node] is Kind.LOOP and _is_merged(node, kinds):
+            on[node] = frozenset().union(*(on[each] for each in inputs))
+        else:
+            on[node] = frozenset((node,))
         if node.op == "placeholder" and node.name in handed:
-            root[node] = first_on.setdefault(handed[node.name], node)
-        for each in (node, *node.all_input_nodes):
-            last[root[each]] = at
+            on[node] = frozenset((first_on.setdefault(handed[node.name], node),))
+        for each in (node, *inputs):
+            last.update(dict.fromkeys(on[each], at))
     freed: dict[int, list[fx.Node]] = {}
     for node, at in last.items():
         freed.setdefault(at, []).append(node)
     live = peak = 0
     size: dict[fx.Node, int] = {}
     for at, node in enumerate(nodes):
+        is_own = node in on[node]
         if node.op == "placeholder":
-            size[node] = sizes.get(handed.get(node.name, -1), 0) if root[node] is node else 0
-        elif node.op == "call_function" and root[node] is node:
+            size[node] = sizes.get(handed.get(node.name, -1), 0) if is_own else 0
+        elif node.op == "call_function" and is_own:
             size[node] = bytes_of(node)
             several = [user for user in node.users if kinds[user] is Kind.ITEM] if not size[node] else []
             workspace = COSTS.call(node)[1] if kinds[node] not in (Kind.ITEM, Kind.INPUT) else 0
@@ -141,6 +153,21 @@ def _eager_peak(module: fx.GraphModule, handed: dict[str, int], sizes: dict[int,
     return peak
 
 
+def _with_early_loops(nodes: list[fx.Node], kinds: dict[fx.Node, Kind]) -> list[fx.Node]:
+    slot: dict[fx.Node, int] = {}
+    for at, node in enumerate(nodes):
+        is_early = loops(kinds[node]) and node.all_input_nodes and all(user.op == "output" for user in node.users)
+        slot[node] = max(slot[each] for each in node.all_input_nodes) if is_early else at
+    return sorted(nodes, key=slot.__getitem__)
+
+
+def _is_merged(node: fx.Node, kinds: dict[fx.Node, Kind]) -> bool:
+    readers = list(node.users)
+    while len(readers) == 1 and kinds[readers[0]] is Kind.VIEW:
+        readers = list(readers[0].users)
+    return len(readers) == 1 and loops(kinds[readers[0]])
+
+
 class _Scheduled(BaseException):
     """Ends inductor's compilation; no `except Exception` on the way may stop it."""
 
@@ -149,36 +176,40 @@ def _scheduled_peak(module: fx.GraphModule, symbols: Sizes, handed: dict[str, in
                     freed: set[str], *, is_backward: bool) -> int | None:
     """None where there is nothing to put in order. `freed`: names of gradients that are handed over too; the others are those
     of `_eager_peak`."""
-    from torch._inductor import config
+    from torch._dynamo.repro import after_aot
+    from torch._inductor import compile_fx, config
     from torch._inductor import memory as inductor_memory
-    from torch._inductor.compile_fx import compile_fx_inner
 
-    module = copy.deepcopy(module)
+    placeholders = module.graph.find_nodes(op="placeholder")
+    for node in placeholders:
+        node.meta = dict(node.meta)  # else it is the joint graph's, and inductor writes to it
+    logged: Any = module
+    logged.print_readable = lambda *args, **options: ""  # it takes time
     workspaces = {node.name: COSTS.call(node)[1] for node in module.graph.nodes
                   if node.op == "call_function" and kind_of(node) is Kind.CALL}
     found: list[int] = []
     memory: Any = inductor_memory
-    ordered, is_held = memory.reorder_for_peak_memory, memory.is_nonfreeable_buffers
+    compiler: Any = compile_fx
+    ordered, is_held, propagate = memory.reorder_for_peak_memory, memory.is_nonfreeable_buffers, compiler.fake_tensor_prop
 
     def look(nodes: list[Any], *rest: Any) -> Any:
         result = ordered(nodes, *rest)
         _, inputs = memory.prepare_planning_info(result, *rest)
         estimate, while_run = memory.estimate_peak_memory(result, inputs, rest[3])
         # Inductor does not know which gradients are, so that its order and its estimate are as if none were.
-        memory.is_nonfreeable_buffers = lambda read: read.name not in freed and is_held(read)
-        found.append(_peak_of_schedule(result, rest, workspaces, symbols, _Reuse(estimate, while_run), handed, sizes, kept))
+        with patch.object(memory, "is_nonfreeable_buffers", lambda read: read.name not in freed and is_held(read)):
+            found.append(_peak_of_schedule(result, rest, workspaces, symbols, _Reuse(estimate, while_run), handed, sizes, kept))
         raise _Scheduled
 
-    placeholders = module.graph.find_nodes(op="placeholder")
-    memory.reorder_for_peak_memory = look
-    try:
-        inputs = [node.meta["val"] for node in placeholders]
-        with config.patch(fx_graph_cache=False, fx_graph_remote_cache=False), symbols.without_guards():
-            compile_fx_inner(module, inputs, static_input_idxs=(), is_backward=is_backward)
-    except _Scheduled:
-        pass
-    finally:
-        memory.reorder_for_peak_memory, memory.is_nonfreeable_buffers = ordered, is_held
+    def known(module: fx.GraphModule, inputs: list[Any], *rest: Any) -> Any:
+        """The nodes have their fake tensors already, as the joint graph's."""
+        return detect_fake_mode(inputs) or propagate(module, inputs, *rest)
+
+    inputs = [node.meta["val"] for node in placeholders]
+    with (patch.object(memory, "reorder_for_peak_memory", look), patch.object(compiler, "fake_tensor_prop", known),
+          patch.object(after_aot, "save_graph_repro", lambda *args, **options: None),
+          config.patch(fx_graph_cache=False, fx_graph_remote_cache=False), symbols.without_guards(), suppress(_Scheduled)):
+        compiler.compile_fx_inner(module, inputs, static_input_idxs=(), is_backward=is_backward)
     return found[0] if found else None
 
 
