@@ -48,7 +48,7 @@ def _data_ptr(original: Callable[..., Any], tensor: torch.Tensor) -> Any:
 
 def _untyped_storage(original: Callable[..., Any], tensor: torch.Tensor) -> Any:
     storage = original(tensor)
-    storage._reprise_hold = hold(tensor)
+    storage._reprise_hold = hold(tensor, is_its_storages=True)
     return storage
 
 

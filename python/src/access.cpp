@@ -131,8 +131,14 @@ void bind_access(py::module_& module) {
   py::class_<Hold>(module, "Hold", "Bytes that stay in place until this is dropped.");
   module.def("is_in_step", &libtorch::works_for_a_limit, "Whether a step is open for this thread.");
   module.def(
-      "hold", [](const at::Tensor& tensor) { return std::make_unique<Hold>(Hold{hold(tensor)}); },
-      py::arg("tensor"));
+      "hold",
+      [](const at::Tensor& tensor, bool is_its_storages) {
+        auto result = std::make_unique<Hold>(Hold{hold(tensor)});
+        if (is_its_storages) result->memory.let_storage_die();
+        return result;
+      },
+      py::arg("tensor"), py::arg("is_its_storages") = false,
+      "`is_its_storages`: the storage's object has it, and keeps nothing alive by it.");
   module.def(
       "unseen",
       [](const py::function& function, const py::args& arguments) {

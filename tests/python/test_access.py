@@ -102,6 +102,30 @@ def test_bytes_are_dropped_again_when_an_array_is_gone():
     assert budget.report().peak <= budget.limit
 
 
+@pytest.mark.parametrize("look", [
+    lambda tensor: tensor.untyped_storage(), lambda tensor: tensor.numpy(), lambda tensor: torch.utils.dlpack.to_dlpack(tensor),
+    lambda tensor: tensor.__dlpack__(), lambda tensor: tensor.data_ptr(), saved_and_loaded, copy.deepcopy, pickle.dumps,
+    lambda tensor: tensor.share_memory_(), lambda tensor: torch.multiprocessing.reductions.StorageWeakRef(tensor.untyped_storage())])
+def test_nothing_outlives_those_who_look_at_it(look):
+    budget = reprise.MemoryBudget("4GiB")
+    look(torch.ones(3))  # imports
+    live = reprise.live_bytes()
+    for _ in range(2):
+        with budget.step():
+            seen = look(torch.ones(1000, 1000) * 2)
+            del seen
+    gc.collect()
+    assert reprise.live_bytes() - live < 1_000_000
+
+
+def test_a_storage_whose_object_is_kept_is_held(step):
+    value, expected = dropped()
+    storage = value.untyped_storage()
+    del value
+    use_memory()
+    assert bytes(storage.tolist()) == expected.tobytes()
+
+
 def test_a_profiler_inside_a_step_says_nothing_and_sees_all(network, capfd):
     activities = [torch.profiler.ProfilerActivity.CPU]
     with torch.profiler.profile(activities=activities):

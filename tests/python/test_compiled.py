@@ -200,10 +200,10 @@ def test_a_graph_for_which_those_before_left_too_little_is_planned_until_correct
     monkeypatch.setattr(budget._ranks, "choose", lambda planner, room, others: planner.choose(room, others))
     monkeypatch.setattr(budget, "_is_open", lambda: True)
     budget.peaks, budget._needs, budget._live_before = [1], [Need((1, 1), (1, 1), (1, 1), (1, 1), 0)] * 2, budget.live()
-    assert budget._chosen_within(PlannerOf(2_000_000), 1, is_last=True) == 2_000_000
+    assert budget._chosen_within(PlannerOf(2_000_000), reprise.live_bytes(), 1, is_last=True) == 2_000_000
     budget._corrections = 3
     with pytest.raises(reprise.BudgetError, match=r"it needs at least .* \(\d+ bytes\)\. At its smallest peak it holds mul"):
-        budget._chosen_within(PlannerOf(2_000_000), 1, is_last=True)
+        budget._chosen_within(PlannerOf(2_000_000), reprise.live_bytes(), 1, is_last=True)
 
 
 def test_what_the_optimizer_adds_after_the_first_step_counts():
@@ -309,3 +309,28 @@ def test_inductor_s_steps_stay_within_their_bytes():
         found, peak = steps(reprise.compile(model, memory_budget="80%"), model, count=3)
     assert peak <= 0.8 * default
     assert is_same(found, expected)
+
+
+def test_a_share_is_above_what_is_live_when_a_graph_is_compiled_again(plain):
+    call = reprise.compile(Language(), memory_budget="70%", backend="aot_eager", dynamic=False)
+    steps(call, call, count=2)
+    kept = torch.ones(50_000_000)  # since then
+    call.memory_budget._plan_again()
+    found, peak = steps(call, call)
+    assert is_same(found, plain[0]) and peak <= 0.7 * plain[1] and kept.numel()
+
+
+def test_plans_of_one_model_leave_the_graphs_of_another_of_its_class():
+    first, second = (reprise.compile(Language(), memory_budget="70%", backend="aot_eager") for _ in range(2))
+    for call in (first, second):
+        steps(call, call)
+    (before,) = first.memory_budget.graphs
+    for _ in range(2):
+        second.memory_budget._plan_again()
+        found = steps(second, second)
+        assert is_same(found[0], steps(first, first)[0])
+    (after,) = first.memory_budget.graphs
+    assert after is before and len(second.memory_budget.graphs) == 1
+    first.memory_budget._plan_again()
+    second.memory_budget._plan_again()
+    assert is_same(steps(second, second)[0], steps(first, first)[0]) and first.memory_budget.graphs[0] is not before

@@ -161,3 +161,27 @@ def test_graphs_and_the_tape_save_the_same_part_of_what_each_can(monkeypatch, ca
     with pytest.raises(Refused):
         settled("49%", Graphs(saves=100), monkeypatch)
     assert "a step needs at least 1.5 KB (1500 bytes)" in capsys.readouterr().err
+
+
+def test_a_compiled_model_that_is_evaluated_between_steps_is_one_graph_as_without_a_run(tmp_path):
+    script = tmp_path / "script.py"
+    (tmp_path / "small.py").write_text((SCRIPTS / "small.py").read_text())
+    script.write_text(
+        "import torch\nfrom small import batch, network\n"
+        "counters = torch._dynamo.utils.counters\n"
+        "counters.clear()\n"
+        "model = network(layers=2)\n"
+        "optimizer = torch.optim.SGD(model.parameters(), 0.1)\n"
+        "call = torch.compile(model, backend='aot_eager')\n"
+        "for _ in range(6):\n"
+        "    x, y = batch()\n"
+        "    with torch.no_grad():\n"
+        "        print(call(x).sum().item())\n"
+        "    torch.nn.functional.mse_loss(call(x), y).backward()\n"
+        "    optimizer.step()\n"
+        "    optimizer.zero_grad()\n"
+        "print(dict(counters['graph_break']), counters['stats']['unique_graphs'])\n")
+    expected = plain(script)
+    torch._dynamo.reset()
+    out, errors, code = managed("--budget", "60%", script)
+    assert (out, code) == (expected, 0) and out.endswith("{} 2\n"), errors

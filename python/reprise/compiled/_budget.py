@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import fx
 from torch._dynamo.exc import BackendCompilerFailed
+from torch._guards import CompileContext
 
 from .._reprise import BudgetError, Error, PeakScope, UsageError, format_bytes, live_bytes
 from ..running.asked import Asked
@@ -31,7 +32,7 @@ from ._plan import Chosen, GraphPlanner, Need, NoPlan, for_range
 from ._ranks import Agreement
 from ._report import GraphReport, report_of
 from ._sizes import MOST_GROWTH, Seen
-from ._torch import InstructionTranslator, reset_code
+from ._torch import InstructionTranslator, forget
 
 # Corrections after measured steps; what is live before a step, such as the optimizer's state, grows in the first ones.
 _MOST_CORRECTIONS = 3
@@ -45,6 +46,8 @@ class PlannedGraph:
     def __init__(self, budget: CompiledBudget, backend: str) -> None:
         self.budget, self.backend = budget, backend
         self.code: CodeType = InstructionTranslator.current_tx().f_code
+        self.compilation = CompileContext.current_compile_id()
+        self.live_before = budget.live()
         self.planner: GraphPlanner | None = None
         self.chosen: Chosen | None = None
         self.name = ""
@@ -146,7 +149,9 @@ class CompiledBudget:
     def _begin_graph(self, backend: str | UsageError) -> PlannedGraph:
         if isinstance(backend, UsageError):
             raise backend
-        return PlannedGraph(self, backend)
+        with self._lock:
+            self._is_planning = True
+            return PlannedGraph(self, backend)
 
     # -- Plans
 
@@ -164,7 +169,6 @@ class CompiledBudget:
             if self._scope:
                 self._peak_before_planning = max(self._peak_before_planning, self._scope.peak)
             at = len(self._in_step) if self._is_open() else 0
-            self._is_planning = True
             graph.name = f"graph {len(self.graphs)}, of {graph.code.co_qualname}"
             before = self._needs
             found: dict[CachedPlanner, Chosen] = {}
@@ -172,7 +176,7 @@ class CompiledBudget:
             def plan(sized: Joint, is_last: bool) -> CachedPlanner:
                 self._needs = before
                 planner = CachedPlanner(sized, default)
-                found[planner] = self._chosen_within(planner, at, is_last)
+                found[planner] = self._chosen_within(planner, graph.live_before, at, is_last)
                 return planner
 
             seen = self._seen.setdefault(graph.code, Seen())
@@ -201,12 +205,9 @@ class CompiledBudget:
             gc.collect()  # compilers, and graphs that were compiled before, hold tensors in cycles
         return live_bytes(self.device)
 
-    def _chosen_within(self, planner: CachedPlanner, at: int, is_last: bool) -> Chosen:
-        live = before = self.live()
-        if self._is_open():
-            before = self._live_before
-        elif self.peaks:  # a compiler may hold some bytes until the step begins
-            before = min(live, self._live_before)
+    def _chosen_within(self, planner: CachedPlanner, live_before: int, at: int, is_last: bool) -> Chosen:
+        live = min(self.live(), live_before)  # a compiler may hold some bytes until the graph runs
+        before = self._live_before if self._is_open() else live
         is_estimate = self._outgrow_needs(planner, at)
         limit = self._limit_above(before, planner)
         live += self._growth_of_live(planner, at)
@@ -340,7 +341,7 @@ class CompiledBudget:
         self._needs = [each.planner.need(self.graphs.index(each), self.measured.get(place), is_last=place == last)
                        for place, each in enumerate(self._in_step) if each.planner]
         for code in {each.code for each in self.graphs}:
-            reset_code(code)
+            forget(code, {each.compilation for each in self.graphs if each.code is code})
         self.graphs, self._in_step = [], []
 
     @property

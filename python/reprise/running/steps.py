@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
-from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.nn.modules import module as _modules
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from .._backward import keeps_graph
@@ -89,7 +89,8 @@ class Steps:
         self._backward_in_between = False
         self._reopens = False  # after a fork
         self._undo: list[Callable[[], None]] = []
-        self._module_hook: Any = None
+        self._module_hook: Any = None  # its handle
+        self._on_module_call = self._module_called
 
     def start(self) -> None:
         self._undo.append(register_optimizer_step_post_hook(self._optimizer_stepped).remove)
@@ -140,7 +141,8 @@ class Steps:
                 self._open_between()
 
     def _module_called(self, module: torch.nn.Module, args: Any) -> None:
-        if self._depth or not self._is_mine():
+        # Compilers trace hooks into their graphs; modules that run there are part of a call that has been seen.
+        if torch.compiler.is_compiling() or self._depth or not self._is_mine():
             return
         budget = self._stretch.budget
         if torch.is_grad_enabled() and any(parameter.requires_grad for parameter in module.parameters()):
@@ -219,11 +221,14 @@ class Steps:
 
     def _watch_modules(self, watch: bool = True) -> None:
         """Module calls cost more while they are watched: so they are not in a training stretch."""
-        if watch and self._module_hook is None:
-            self._module_hook = register_module_forward_pre_hook(self._module_called)
-        elif not watch and self._module_hook is not None:
-            self._module_hook.remove()
-            self._module_hook = None
+        if self._module_hook is None:
+            if watch:
+                self._module_hook = _modules.register_module_forward_pre_hook(self._on_module_call)
+        elif watch:
+            # In its old place: compiled graphs are for the hooks that they were traced with.
+            _modules._global_forward_pre_hooks[self._module_hook.id] = self._on_module_call
+        else:
+            _modules._global_forward_pre_hooks.pop(self._module_hook.id, None)
 
     # Forks: a child, such as a data loader's worker, trains nothing, and is not bound by the limit.
 

@@ -44,9 +44,18 @@ HeldMemory::HeldMemory(c10::Storage storage, bool to_write) : HeldMemory() {
 void HeldMemory::reset() noexcept {
   if (number_ == 0) return;
   const std::lock_guard<LimitMutex> lock(limit_mutex());
-  MemoryManager* const manager = ManagedMemory::manager_of(*storage_.unsafeGetStorageImpl());
-  if (manager != nullptr && manager->number_ == number_) manager->release_hold();
+  const c10::Storage storage = storage_ ? std::move(storage_) : c10::Storage(dying_.lock());
+  if (storage) {
+    MemoryManager* const manager = ManagedMemory::manager_of(*storage.unsafeGetStorageImpl());
+    if (manager != nullptr && manager->number_ == number_) manager->release_hold();
+  }
   number_ = 0;
+  dying_.reset();
+}
+
+void HeldMemory::let_storage_die() {
+  if (!storage_) return;
+  dying_ = storage_.getWeakStorageImpl();
   storage_ = {};
 }
 

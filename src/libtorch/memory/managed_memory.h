@@ -126,17 +126,24 @@ class HeldMemory {
   HeldMemory(c10::Storage storage, bool to_write);
   ~HeldMemory() { reset(); }
   HeldMemory(HeldMemory&& other) noexcept
-      : storage_(std::move(other.storage_)), number_(std::exchange(other.number_, 0)) {}
+      : storage_(std::move(other.storage_)),
+        dying_(std::move(other.dying_)),
+        number_(std::exchange(other.number_, 0)) {}
   HeldMemory& operator=(HeldMemory&& other) noexcept {
     reset();
     storage_ = std::move(other.storage_);
+    dying_ = std::move(other.dying_);
     number_ = std::exchange(other.number_, 0);
     return *this;
   }
   void reset() noexcept;
+  // From now on the storage may die, and the hold with it: for holders that the storage owns.
+  void let_storage_die();
 
  private:
+  using WeakStorage = c10::weak_intrusive_ptr<c10::StorageImpl>;
   c10::Storage storage_;
+  WeakStorage dying_ = WeakStorage::reclaim(nullptr);
   // Of the manager that was asked; 0 if there was none.
   std::uint64_t number_ = 0;
 };

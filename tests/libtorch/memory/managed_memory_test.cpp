@@ -9,6 +9,7 @@
 #include <atomic>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 namespace reprise::libtorch {
 namespace {
@@ -21,8 +22,8 @@ struct TestManager final : MemoryManager {
     const Lock lock(limit_mutex());
     ManagedMemory::manage(*storage, *this);
   }
-  void hold() override {}
-  void release_hold() noexcept override {}
+  void hold() override { ++holds; }
+  void release_hold() noexcept override { --holds; }
   void before_write() override {}
   void released(c10::DataPtr memory) noexcept override {
     had_memory = memory.get() != nullptr;
@@ -32,6 +33,7 @@ struct TestManager final : MemoryManager {
   c10::StorageImpl* storage;
   bool had_memory = false;
   std::atomic<int> told{0};
+  int holds = 0;
 };
 
 TEST(ManagedMemory, TheManagerIsToldAtTheEndWhereItsOwnReferenceWasTheLast) {
@@ -95,6 +97,26 @@ TEST(ManagedMemory, StoragesDieWhileTheirMemoryIsMoved) {
     other.join();
     ASSERT_EQ(manager.told, was_let_go ? 0 : 1);
     ASSERT_TRUE(was_let_go || manager.had_memory);
+  }
+}
+
+TEST(HeldMemory, KeepsNoStorageAliveThatOwnsIt) {
+  for (const bool dies_first : {true, false}) {
+    at::Tensor tensor = at::empty({8});
+    TestManager manager(tensor);
+    HeldMemory held(tensor);
+    held.let_storage_die();
+    HeldMemory moved = std::move(held);
+    held.reset();
+    EXPECT_EQ(manager.holds, 1);
+    if (dies_first) {
+      tensor.reset();
+      EXPECT_EQ(manager.told, 1);
+    }
+    moved.reset();
+    EXPECT_EQ(manager.holds, dies_first ? 1 : 0);
+    tensor.reset();
+    EXPECT_EQ(manager.told, 1);
   }
 }
 
