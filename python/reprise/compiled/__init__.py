@@ -14,9 +14,10 @@ from typing import Any
 
 import torch
 from torch._dynamo.backends.registry import lookup_backend
+from torch._dynamo.exc import BackendCompilerFailed
 
-from .._reprise import UsageError
-from ._budget import CompiledBudget, _budgets, as_raised
+from .._reprise import Error, UsageError
+from ._budget import CompiledBudget, _budgets
 from ._frontier import Frontier, FrontierPoint, frontier
 from ._report import GraphReport
 
@@ -33,7 +34,8 @@ def compile(model: Callable[..., Any], *, memory_budget: str | int, device: str 
     Plans are stored on disk, in the folder that REPRISE_PLAN_CACHE_DIR names or beside inductor's own caches. Ranks of
     torch.distributed that compile the same graph take one plan, for the least of their bytes.
 
-    The first call raises BudgetError, which names the least, where the bytes do not suffice. Raises UsageError for what
+    The first call raises BudgetError, which names the least, where the bytes do not suffice; the second, where they suffice only
+    if nobody has the model's outputs in backward. Raises UsageError for what
     cannot be planned: sizes that depend on data, CUDA graphs, compiled autograd, another budget of torch's, and backends that do not
     split graphs by torch's min-cut. One thread at a time may train.
     """
@@ -55,7 +57,7 @@ def budget(memory_budget: str | int, device: str | torch.device = "cpu") -> Iter
     `memory_budget` is that of compile(). Train inside: a graph is compiled when it first runs.
     """
     limits = CompiledBudget(memory_budget, device)
-    with as_raised(), limits.planning():
+    with _as_raised(), limits.planning():
         yield limits
 
 
@@ -64,11 +66,22 @@ def report() -> list[GraphReport]:
     return [each for limits in _budgets for each in limits.report()]
 
 
+@contextlib.contextmanager
+def _as_raised() -> Iterator[None]:
+    """An error of the package passes through torch.compile as it is."""
+    try:
+        yield
+    except BackendCompilerFailed as failed:
+        if isinstance(failed.inner_exception, Error):
+            raise failed.inner_exception from None
+        raise
+
+
 def _within(call: Callable[..., Any], limits: CompiledBudget) -> Callable[..., Any]:
     @functools.wraps(call)
     def run(*arguments: Any, **named: Any) -> Any:
         limits.before_call()
-        with as_raised():
+        with _as_raised():
             return call(*arguments, **named)
 
     return run

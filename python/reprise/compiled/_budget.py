@@ -19,10 +19,9 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._dynamo.exc import BackendCompilerFailed
 from torch._guards import CompileContext
 
-from .._reprise import BudgetError, Error, PeakScope, UsageError, format_bytes, live_bytes
+from .._reprise import BudgetError, PeakScope, UsageError, format_bytes, live_bytes
 from ..running.asked import Asked
 from . import _hooks
 from ._cache import CachedPlanner
@@ -96,17 +95,6 @@ class PlannedGraph:
 
 
 @contextlib.contextmanager
-def as_raised() -> Iterator[None]:
-    """An error of the package passes through torch.compile as it is."""
-    try:
-        yield
-    except BackendCompilerFailed as failed:
-        if isinstance(failed.inner_exception, Error):
-            raise failed.inner_exception from None
-        raise
-
-
-@contextlib.contextmanager
 def _without_gc() -> Iterator[None]:
     """Planning makes many objects, which the collector would go through again and again."""
     was_enabled = gc.isenabled()
@@ -136,6 +124,7 @@ class CompiledBudget:
         self._peak_before_planning = 0
         self._is_forward = True  # no backward of the step has begun
         self._is_planning = False  # a graph of the step, or of the next one, was compiled
+        self._is_hopeful = False  # the step may pass its bytes, since it showed nothing yet of what it holds
         self._slack = SCALARS
         self._corrections = 0
         self._ranks = Agreement()
@@ -224,7 +213,15 @@ class CompiledBudget:
             if is_later or is_first and self.asked.share or is_estimate and at + 1 < len(self._needs):
                 # Those before it left it too little, or the share is one of more graphs. The next step divides anew.
                 return choose(none.least, others)
+            if not is_first:
+                raise self._refused(planner, none, limit, live) from None
+        try:
+            # It is not known yet whether somebody has the outputs in backward. The step will show it.
+            chosen = choose(limit - live - self._slack, Others(measured=planner.joint.with_nothing_held()))
+        except NoPlan as none:
             raise self._refused(planner, none, limit, live) from None
+        self._is_hopeful = True
+        return chosen
 
     def _outgrow_needs(self, planner: CachedPlanner, at: int) -> bool:
         """Needs that were found for smaller sizes are estimated for these, whether they are now; a single graph needs none."""
@@ -313,17 +310,17 @@ class CompiledBudget:
         is_divided = bool(self._needs) or len(self._in_step) < 2 and not self._has_more_room(limit)
         if is_divided and peak <= limit or self._corrections >= _MOST_CORRECTIONS:
             return
-        is_default = all(each.planner and each.chosen and each.chosen.saved == each.planner.default_saved
-                         for each in self._in_step)
+        is_default = all(each.planner and each.chosen and each.chosen.saved == each.planner.default_saved for each in self._in_step)
         if is_default and peak <= limit:
             return
         if is_divided and peak > limit or is_default:
             self._ranks.leave()  # other ranks may have measured less
-        if is_divided and peak > limit:
+        was_hopeful, self._is_hopeful = self._is_hopeful, False
+        if is_divided and peak > limit and not was_hopeful:
             growth = [each.planner.joint.sizes.growth(sizes) for each, sizes in zip(self._in_step, self._sizes) if each.planner]
             self._slack += int((peak - limit) * max(each or MOST_GROWTH for each in growth)) + int(_ROOM * (limit - self._live_before))
-            warnings.warn(f"reprise.compile: a step took {format_bytes(peak)}, above its {format_bytes(limit)}; its graphs are "
-                          "planned for that much less, and compiled again", stacklevel=3)
+            warnings.warn(f"reprise.compile: a step took {format_bytes(peak)}, above its {format_bytes(limit)}; its graphs are planned "
+                          "for that much less, and compiled again", stacklevel=3)
         self._plan_again()
 
     def _has_more_room(self, limit: int) -> bool:

@@ -218,6 +218,11 @@ class Joint:
         """The same until that of later graphs begins."""
         return self._outputs_of(others.measured.kept if others.measured else ())
 
+    def with_nothing_held(self) -> Measured:
+        """The least that a step can show: nobody has an output, and gradients that come in are freed after their last use."""
+        nobody = (False,) * len(self.forward_outputs)
+        return Measured(0, nobody, 0, nobody, (True,) * len(self.tangents))
+
     def _outputs_of(self, held: tuple[bool, ...]) -> set[int]:
         held = held or (True,) * len(self.forward_outputs)
         return {self.roots[at] for at, is_held in zip(self.forward_outputs, held) if is_held}
