@@ -172,7 +172,7 @@ function(reprise_add_python_tests)
   set(REPRISE_TEST_PYTHON "${REPRISE_TORCH_PYTHON}" CACHE FILEPATH "The interpreter that runs tests/python; needs pytest")
   set(entry python.pytest)
   set(environment ${reprise_test_environment} "PYTHONPATH=${PROJECT_BINARY_DIR}/python")
-  set(timeout 900)
+  set(timeout 1800)
   if(REPRISE_SANITIZE)
     # No test takes the place of file descriptor 2 then, so that what the sanitizer writes is seen.
     list(APPEND options --capture=sys)

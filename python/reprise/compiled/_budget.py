@@ -37,7 +37,7 @@ from ._torch import InstructionTranslator, forget
 _MOST_CORRECTIONS = 3
 # Bytes that a plan left unused are worth compiling again beyond that share of the limit.
 _WORTH_IT = 0.02
-# A correction leaves that share of the limit besides, so that one suffices.
+# A correction leaves that share of the limit besides, so that one suffices, and so does a share of what is predicted.
 _ROOM = 0.005
 
 
@@ -148,10 +148,11 @@ class CompiledBudget:
         """Bytes of the device for the step that is open, or that a graph is compiled for."""
         if not self.asked.share:
             return self.asked.limit_before_measuring(live)
+        share = self.asked.share if self.asked.share >= 1 else (1 - _ROOM) * self.asked.share
         if self._needs:
-            return live + int(self.asked.share * max(stacked_needs(self._needs, 1.0)))
+            return live + int(share * max(stacked_needs(self._needs, 1.0)))
         default = [each.chosen.default for each in self._in_step if each.chosen] if self._is_open() or newest is None else []
-        return live + int(self.asked.share * stacked([*default, *([newest.default] if newest else [])]))
+        return live + int(share * stacked([*default, *([newest.default] if newest else [])]))
 
     def choose(self, graph: PlannedGraph, joint: Joint, default: list[fx.Node]) -> Chosen:
         with self._lock, _without_gc():
