@@ -370,4 +370,4 @@ def test_outputs_that_nobody_keeps_count_for_nothing_in_the_least():
                 asked = int(re.search(r"at least .*?[(](\d+) bytes", str(error))[1]) - live
         least[name] = asked
         assert peak <= asked
-    assert least["kept"] > least["dropped"] + 3 * BATCH * LENGTH * 4 * WIDTH * 4 - 8192
+    assert least["kept"] > least["dropped"] + 2 * BATCH * LENGTH * 4 * WIDTH * 4  # two of three states
