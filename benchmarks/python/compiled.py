@@ -38,6 +38,7 @@ def frontier(figures, quick):
         seconds = race({"default": default, **ours, **rivals}, 3 if quick else 15)
         base = statistics.median(seconds["default"])
         medians = {key: statistics.median(each) / base for key, each in seconds.items()}
+        figures.add("python_compiled_frontier", f"{name}: default: bytes", [plain_peak / 1e6], "MB")
         for key in seconds:
             share = float(key[:-1]) / 100 if key in bars else None
             figures.add("python_compiled_frontier", f"{name}: {key}: peak", [peaks[key] / plain_peak], "x default", bar=share)

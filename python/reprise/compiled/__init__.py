@@ -34,10 +34,10 @@ def compile(model: Callable[..., Any], *, memory_budget: str | int, device: str 
     Plans are stored on disk, in the folder that REPRISE_PLAN_CACHE_DIR names or beside inductor's own caches. Ranks of
     torch.distributed that compile the same graph take one plan, for the least of their bytes.
 
-    The first call raises BudgetError, which names the least, where the bytes do not suffice; the second, where they suffice only
-    if nobody has the model's outputs in backward. Raises UsageError for what
-    cannot be planned: sizes that depend on data, CUDA graphs, compiled autograd, another budget of torch's, and backends that do not
-    split graphs by torch's min-cut. One thread at a time may train.
+    Where the bytes do not suffice, the first call raises BudgetError, which names the least. The second call raises it where they
+    suffice only if nobody has the model's outputs in backward, and somebody has. Raises UsageError for what cannot be planned:
+    sizes that depend on data, CUDA graphs, compiled autograd, another budget of torch's, and backends that do not split graphs by
+    torch's min-cut. One thread at a time may train.
     """
     _refuse_options(options)
     limits = CompiledBudget(memory_budget, device)

@@ -184,7 +184,7 @@ def _scheduled_peak(module: fx.GraphModule, symbols: Sizes, handed: dict[str, in
     for node in placeholders:
         node.meta = dict(node.meta)  # else it is the joint graph's, and inductor writes to it
     logged: Any = module
-    logged.print_readable = lambda *args, **options: ""  # it takes time
+    logged.print_readable = lambda *args, **options: ""  # texts for logs take long to make
     workspaces = {node.name: COSTS.call(node)[1] for node in module.graph.nodes
                   if node.op == "call_function" and kind_of(node) is Kind.CALL}
     found: list[int] = []
