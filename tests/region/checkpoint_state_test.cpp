@@ -333,10 +333,10 @@ TEST_P(CheckpointState, WorkOnOtherThreadsThatCarryTheStateIsUndoneToo) {
 TEST_P(CheckpointState, ThreadsWithModelsOfTheirOwnDoNotMeet) {
   const auto make = [] { return batch_norm(torch::nn::BatchNorm1dOptions(4)); };
   const Tensors expected = after_plain_step(make);
-  std::vector<std::thread> threads;
+  std::vector<std::function<void()>> steps;
   for (int i = 0; i < 2; ++i) {
     torch::manual_seed(3);
-    threads.emplace_back([&, subject = make(), x = input()] {
+    steps.emplace_back([&, subject = make(), x = input()] {
       for (int step = 0; step < 20; ++step) {
         subject.state[0].zero_();
         subject.state[1].fill_(1);
@@ -348,6 +348,9 @@ TEST_P(CheckpointState, ThreadsWithModelsOfTheirOwnDoNotMeet) {
       }
     });
   }
+  // A region sets back the generator that all threads draw from: the models are made before.
+  std::vector<std::thread> threads;
+  for (const auto& step : steps) threads.emplace_back(step);
   for (std::thread& thread : threads) thread.join();
 }
 
