@@ -75,16 +75,17 @@ def _eager_reprise(name, peaks):
 
 
 def peak(figures, quick):
-    """The measured peak by the budget, and the predicted by the measured."""
+    """The measured peak by the budget, and the predicted by the measured; budgets below the least are refused."""
     for name in ["BERT"] if quick else SMALL:
         torch._dynamo.reset()
         plain = peak_of(Compiled(name, torch_compile, SMALL))
-        before = None
+        before, refused = None, []
         for share in (60,) if quick else range(55, 100, 5):
             torch._dynamo.reset()
             try:
                 step = Compiled(name, within(f"{share}%"), SMALL)
             except reprise.BudgetError:
+                refused.append(f"{share}%")
                 continue
             measured = peak_of(step)
             case = f"{name}: {share}%"
@@ -94,6 +95,7 @@ def peak(figures, quick):
             if before is not None:
                 figures.add("python_compiled_peak", f"{case}: peak of the next smaller budget", [before / measured], "x", bar=1.0)
             before = measured
+        figures.add("python_compiled_peak", f"{name}: refused: {', '.join(refused) or 'none'}", [len(refused)], "budgets")
 
 
 def least(figures, quick):

@@ -86,7 +86,7 @@ enum class OnExceeded {
   kThrow,  // BudgetError, from the operator that asked for the bytes
   kWarn,   // pass the limit, with one warning a step
   // For the rest of the step, the limit is a quarter above what was needed. It is also raised where
-  // half of the step's time went to replays. StepReport::peak tells by how much.
+  // half of the time since it was last raised went to replays. StepReport::peak tells by how much.
   kPass,
 };
 

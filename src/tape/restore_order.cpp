@@ -4,6 +4,7 @@
 #include <thread>
 #include <utility>
 
+#include "core/members.h"
 #include "tape/own_time.h"
 #include "tape/tape.h"
 
@@ -40,8 +41,9 @@ bool Tape::is_made_of(const Value& value, const Value& other) {
 // of. Of x + f(x), x comes first: it would be made twice, and f(x) would wait for it.
 Value* Tape::next_to_pin(const Producer& producer, std::span<Value* const> pinned) {
   Value* deepest = nullptr;
-  const auto is_candidate = [&](const Value* value) {
-    return value != nullptr && value->producer != nullptr && std::ranges::count(pinned, value) == 0;
+  const Members<Value*> is_pinned(pinned);
+  const auto is_candidate = [&](Value* value) {
+    return value != nullptr && value->producer != nullptr && !is_pinned.has(value);
   };
   for (const Producer::Input& input : producer.inputs) {
     if (!is_candidate(input.value)) continue;

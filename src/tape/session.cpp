@@ -145,14 +145,20 @@ Refusal Budget::refusal(std::int64_t wanted) {
   return refusal;
 }
 
+Budget::Spent Budget::spent() const {
+  Spent most;
+  for (const Tape* tape : tapes) {
+    most.replays = std::max<Seconds>(most.replays, tape->report.replay_time);
+    most.elapsed = std::max<Seconds>(most.elapsed, tape->watch.elapsed());
+  }
+  return most;
+}
+
 // Just above the fewest bytes that suffice, the same values are dropped and restored time and again.
 bool Budget::replays_too_long() const {
-  constexpr double kMostOfStep = 0.5;
-  constexpr Seconds kNotWorthACheck(0.5);
-  return std::ranges::any_of(tapes, [&](const Tape* tape) {
-    const Seconds replays = tape->report.replay_time;
-    return replays > kNotWorthACheck && replays > tape->watch.elapsed() * kMostOfStep;
-  });
+  const auto [replays, elapsed] = spent();
+  const Seconds since = replays - when_passed.replays;
+  return since > Seconds(0.5) && 2 * since > elapsed - when_passed.elapsed;
 }
 
 libtorch::LimitKeeper::Room Budget::make_room(std::int64_t wanted, bool is_guess) {
@@ -163,6 +169,7 @@ libtorch::LimitKeeper::Room Budget::make_room(std::int64_t wanted, bool is_guess
   const auto pass = [&] {
     constexpr double kRoom = 1.25;
     passed = static_cast<std::int64_t>(static_cast<double>(taken() + wanted) * kRoom) - limit.count;
+    when_passed = spent();
     return Room::kExceeded;
   };
   if (options.on_exceeded == OnExceeded::kPass && replays_too_long()) return pass();
@@ -278,6 +285,7 @@ Session::Session(std::shared_ptr<Budget> budget)
     budget_->warned = false;
     if (budget_->tapes.empty()) {
       budget_->passed = 0;
+      budget_->when_passed = {};
       budget_->forms.renew();
     }
     Learning* const learning = learning_of(*budget_);

@@ -63,9 +63,17 @@ class Budget final : public libtorch::LimitKeeper {
   bool warned = false;
   // Bytes above the limit that steps under way may take: of OnExceeded::kPass.
   std::int64_t passed = 0;
+  // Of the step under way for which it is most.
+  struct Spent {
+    Seconds replays{0};
+    Seconds elapsed{0};
+  };
+  // When it was last passed: whether replays take too long is seen anew from then on.
+  Spent when_passed;
 
  private:
   bool fits(std::int64_t wanted) const { return taken() + wanted <= limit.count + passed; }
+  Spent spent() const;
   bool replays_too_long() const;
 };
 

@@ -222,3 +222,23 @@ def test_timings_that_cannot_be_written_are_taken_again(cache):
     costs.call(product())
     costs.save()
     assert not cache.exists()
+
+
+def test_the_smallest_values_of_the_default_are_kept():
+    """To make a few bytes again changes the loops around them, and inductor's last bits with these."""
+    model = Language()
+    call = reprise.compile(model, memory_budget="60%", backend="aot_eager")
+    steps(call, model)
+    (graph,) = call.memory_budget.graphs
+    small = graph.planner.joint.must_keep
+    assert small and small <= set(graph.chosen.saved) & set(graph.planner.default_saved)
+
+
+@pytest.mark.parametrize("backend, model", [("aot_eager", nn.LSTM(4, 4)), ("eager", nn.Linear(4, 4))])
+def test_a_call_of_which_nothing_is_planned_warns_that_the_budget_binds_nothing(backend, model):
+    call = reprise.compile(model, memory_budget="60%", backend=backend)
+    with pytest.warns(UserWarning, match="memory_budget binds nothing"):
+        call(torch.ones(2, 3, 4))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        call(torch.ones(2, 3, 4))

@@ -1,5 +1,6 @@
 // What a step leaves behind: nothing, however many there were.
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <malloc.h>
 #include <torch/torch.h>
 
@@ -55,6 +56,21 @@ TEST(TapeLeaks, TenThousandStepsLeaveWhatTenLeave) {
   // Nor anything of malloc's that no allocator counts.
   EXPECT_LT(static_cast<std::int64_t>(mallinfo2().uordblks) - allocated, 64 << 10);
   EXPECT_GT(budget.report().replayed, 0);
+}
+
+// Data sets may draw each item from a generator of its own.
+TEST(TapeLeaks, AGeneratorThatACallDrewFromIsNotKept) {
+  MemoryBudget budget(GiB(64), paranoid());
+  const at::Generator generator = at::detail::createCPUGenerator(7);
+  const Tensor x = leaf({64});
+  {
+    auto step = budget.step();
+    const Tensor noise = at::rand({64}, generator);
+    (x * noise.sin()).sum().backward();
+  }
+  EXPECT_EQ(generator.getIntrusivePtr().use_count(), 1);
+  const Tensor noise = at::rand({64}, at::detail::createCPUGenerator(7));
+  EXPECT_TRUE(testing::same_bits(x.grad(), noise.sin()));
 }
 
 TEST(TapeLeaks, ALongStepKeepsNoRecordOfWhatNobodyCanAskFor) {

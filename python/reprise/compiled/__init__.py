@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch._dynamo.backends.registry import lookup_backend
 from torch._dynamo.exc import BackendCompilerFailed
+from torch.utils import _pytree as pytree
 
 from .._reprise import Error, UsageError
 from ._budget import CompiledBudget, _budgets
@@ -78,13 +80,28 @@ def _as_raised() -> Iterator[None]:
 
 
 def _within(call: Callable[..., Any], limits: CompiledBudget) -> Callable[..., Any]:
+    has_looked = False
+
     @functools.wraps(call)
     def run(*arguments: Any, **named: Any) -> Any:
+        nonlocal has_looked
         limits.before_call()
         with _as_raised():
-            return call(*arguments, **named)
+            results = call(*arguments, **named)
+        if not has_looked and _has_backward(results):
+            has_looked = True
+            if not limits.graphs:
+                warnings.warn(
+                    "reprise.compile: no graph of this call was split into forward and backward, so that memory_budget binds nothing. "
+                    "torch.compile leaves some modules as they are, such as LSTM, and so does backend='eager'; use a "
+                    "reprise.MemoryBudget for what is not compiled", stacklevel=2)
+        return results
 
     return run
+
+
+def _has_backward(results: Any) -> bool:
+    return any(isinstance(each, torch.Tensor) and each.grad_fn is not None for each in pytree.tree_leaves(results))
 
 
 class _Backend:

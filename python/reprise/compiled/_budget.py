@@ -124,7 +124,7 @@ class CompiledBudget:
         self._peak_before_planning = 0
         self._is_forward = True  # no backward of the step has begun
         self._is_planning = False  # a graph of the step, or of the next one, was compiled
-        self._is_hopeful = False  # the step may pass its bytes, since it showed nothing yet of what it holds
+        self._is_hopeful = False  # the step may pass its bytes, since it showed nothing yet of what it holds and needs
         self._slack = SCALARS
         self._corrections = 0
         self._ranks = Agreement()
@@ -213,6 +213,7 @@ class CompiledBudget:
             is_later = at > 0 and self._corrections < _MOST_CORRECTIONS
             if is_later or is_first and self.asked.share or is_estimate and at + 1 < len(self._needs):
                 # Those before it left it too little, or the share is one of more graphs. The next step divides anew.
+                self._is_hopeful = True
                 return choose(none.least, others)
             if not is_first:
                 raise self._refused(planner, none, limit, live) from None

@@ -53,6 +53,7 @@ class CachedPlanner(GraphPlanner):
                 if known["need"] is not None:
                     Need.read(known["need"])
                 self._known = known
+                joint.costs = {name: (each[0], each[1]) for name, each in known["costs"].items()}
             except (OSError, ValueError, KeyError, TypeError, IndexError):
                 halves = None
         super().__init__(joint, default, halves)
@@ -86,7 +87,7 @@ class CachedPlanner(GraphPlanner):
         return need
 
     def _write(self, known: dict[str, Any]) -> None:
-        self._known = {"need": None, **known, "default": _written(self.default)}
+        self._known = {"need": None, **known, "default": _written(self.default), "costs": self.joint.costs}
         if self._file is None:
             return
         text = json.dumps(self._known)

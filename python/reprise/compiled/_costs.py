@@ -6,7 +6,7 @@ merges loops saves that, and most traffic of memory."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -24,6 +24,8 @@ _LONG = 0.01
 # Elements of a loop that is timed: few enough for the nearest cache.
 _SAMPLE = 1 << 14
 _TRAFFIC_SAMPLE = 1 << 24
+
+Layouts = dict[fx.Node, tuple[int, ...]]  # strides of arguments
 
 
 class Costs:
@@ -55,16 +57,18 @@ class Costs:
 
         return self._known(time_it, "traffic", device.type)[0]
 
-    def call(self, node: fx.Node) -> tuple[int, int]:
-        """Nanoseconds, and the bytes that the operator needs beside its arguments and results."""
-        nanoseconds, workspace = self._known(lambda: self._time_call(node), "call", *_key_of(node))
+    def call(self, node: fx.Node, strides: Sequence[tuple[int, ...]] | None = None) -> tuple[int, int]:
+        """Nanoseconds, and the bytes that the operator needs beside its arguments and results. `strides`: of each tensor that
+        is an argument, where they are not the graph's."""
+        layouts = dict(zip(_tensors_of(node), strides, strict=True)) if strides is not None else {}
+        nanoseconds, workspace = self._known(lambda: self._time_call(node, layouts), "call", *_key_of(node, layouts))
         return int(nanoseconds), int(workspace)
 
-    def _time_call(self, node: fx.Node) -> list[float]:
+    def _time_call(self, node: fx.Node, layouts: Layouts) -> list[float]:
         device = _device_of(node)
         try:
             with _real():
-                arguments, named = _filled(node.args), _filled(node.kwargs)
+                arguments, named = _filled(node.args, layouts=layouts), _filled(node.kwargs, layouts=layouts)
 
                 def run() -> Any:
                     return node.target(*arguments, **named)  # type: ignore[operator]
@@ -144,11 +148,16 @@ def _device_of(node: fx.Node) -> torch.device:
     return torch.device("cpu")
 
 
-def _key_of(node: fx.Node) -> Any:
+def _tensors_of(node: fx.Node) -> list[fx.Node]:
+    return [each for each in node.all_input_nodes if isinstance(value_of(each), torch.Tensor)]
+
+
+def _key_of(node: fx.Node, layouts: Layouts) -> Any:
     def key(value: Any) -> Any:
+        strides = layouts.get(value) if isinstance(value, fx.Node) else None
         value = value_of(value) if isinstance(value, fx.Node) else value
         if isinstance(value, torch.Tensor):
-            return tuple(value.shape), value.stride(), value.dtype, value.device.type
+            return tuple(value.shape), strides or value.stride(), value.dtype, value.device.type
         if isinstance(value, (list, tuple)):
             return tuple(key(each) for each in value)
         return str(value)
@@ -156,19 +165,20 @@ def _key_of(node: fx.Node) -> Any:
     return str(node.target), key(node.args), tuple((name, key(value)) for name, value in node.kwargs.items())
 
 
-def _filled(value: Any, elements: int | None = None) -> Any:
+def _filled(value: Any, elements: int | None = None, layouts: Layouts = {}) -> Any:
     """Tensors of the same form, or flat ones of that many elements."""
+    strides = layouts.get(value) if isinstance(value, fx.Node) else None
     value = value_of(value) if isinstance(value, fx.Node) else value
     if isinstance(value, torch.Tensor):
         fill = 0.5 if value.dtype.is_floating_point or value.dtype.is_complex else 0
         if elements is not None:
             return torch.full([elements if value.numel() > 1 else 1], fill, dtype=value.dtype, device=value.device)
-        made = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+        made = torch.empty_strided(value.shape, strides or value.stride(), dtype=value.dtype, device=value.device)
         return made.fill_(fill)
     if isinstance(value, dict):
-        return {name: _filled(each, elements) for name, each in value.items()}
+        return {name: _filled(each, elements, layouts) for name, each in value.items()}
     if isinstance(value, (list, tuple)):
-        return type(value)(_filled(each, elements) for each in value)
+        return type(value)(_filled(each, elements, layouts) for each in value)
     return value
 
 

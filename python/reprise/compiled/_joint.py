@@ -9,11 +9,16 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._functorch import config
 
 from .._reprise import UsageError
 from ._kinds import Kind, is_repeatable, is_size, kind_of
 from ._sizes import Sizes, bytes_of, mark, rounded
 from ._torch import InputMutationAOTOutput, partitioners
+
+
+# Of the bytes of all results of forward.
+_SMALL = 0.001
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,6 +72,7 @@ class Joint:
         self.module, self.info, self.outputs_of_forward, self.fuses = module, info, outputs_of_forward, fuses
         self.nodes = [node for node in module.graph.nodes if node.op != "output"]
         self.place = {node: at for at, node in enumerate(self.nodes)}
+        self.named = {node.name: at for at, node in enumerate(self.nodes)}
         for node in self.nodes:
             if node.op == "get_attr" and isinstance(getattr(module, str(node.target), None), fx.GraphModule):
                 owner = next(iter(node.users), node)
@@ -94,6 +100,9 @@ class Joint:
         replaced = {each.mutated_input for each in described if isinstance(each, InputMutationAOTOutput)}
         self._mark({at for at, node in enumerate(self.nodes) if node.op == "placeholder" and node.meta.get("desc") in replaced})
         self.backward_order = self._order_of_backward()
+        # Of calls in the layouts that the compiler chose, for its own plan and for the newest: nanoseconds and workspace, by name.
+        self.costs: dict[str, tuple[int, int]] = {}
+        self.newest_costs: dict[str, tuple[int, int]] = {}
 
     def _root(self, at: int) -> int:
         """Whose memory the node's result is in."""
@@ -109,6 +118,7 @@ class Joint:
         self.must_keep: set[int] = set()
         self.must_repeat: set[int] = set()
         self.once: set[int] = set()
+        sums: set[int] = set()
         for at, node in enumerate(self.nodes):
             asked = node.meta.get("recompute")
             if asked is policy.MUST_SAVE:
@@ -119,19 +129,21 @@ class Joint:
             reads_written = any(self._root(each) in written for each in self.inputs[at])
             if node.op != "call_function" or self.kinds[at] in (Kind.VIEW, Kind.INPUT):
                 continue
-            if not is_repeatable(node) or reads_written or self.fuses and self._is_sum(at):
+            if self.fuses and self._is_sum(at, sums):
+                sums.add(at)
+            if not is_repeatable(node) or reads_written or at in sums:
                 self.once.add(at)
         self.written = written
 
-    def _is_sum(self, at: int) -> bool:
+    def _is_sum(self, at: int, sums: set[int]) -> bool:
         """Whether the node's bits may be others in another loop: sums are added up in another order, and what is made of
-        sums alone is computed by scalar functions in one loop and by vectors in another."""
+        sums alone is computed by scalar functions in one loop and by vectors in another. `sums`: of those before it."""
         if self.kinds[at] is Kind.REDUCTION:
             return True
         if self.kinds[at] is not Kind.LOOP:
             return False
         tensors = [self.roots[each] for each in self.inputs[at] if not is_size(self.nodes[each])]
-        return bool(tensors) and all(self.is_once(each) and self.nodes[each].op == "call_function" for each in tensors) and \
+        return bool(tensors) and all(self._operator_of(each) in sums and each not in self.must_repeat for each in tensors) and \
             self.bytes[at] <= max(self.bytes[each] for each in tensors)
 
     def _writes(self, node: fx.Node) -> bool:
@@ -140,11 +152,12 @@ class Joint:
 
     def is_once(self, at: int) -> bool:
         """Whether the value cannot be made again: one of several results as little as its operator."""
-        if at in self.must_repeat:
-            return False
+        return at not in self.must_repeat and self._operator_of(at) in self.once
+
+    def _operator_of(self, at: int) -> int:
         while self.kinds[at] is Kind.ITEM:
             at = self.inputs[at][0]
-        return at in self.once
+        return at
 
     def _order_of_backward(self) -> list[int]:
         """What backward runs whatever is handed over, in its order: regions that must run again do so just before the first
@@ -210,6 +223,32 @@ class Joint:
         self.closure([*self.backward_order, *(at for at in self.backward_outputs if self.in_forward[at])], stops)
         return sorted(saved)
 
+    def keep_small(self, default: list[int]) -> None:
+        """The smallest values of the default are kept from now on. Without them it would save next to nothing, and loops that
+        make them again would be merged into others, whose bits may then change."""
+        left = _SMALL * self.bytes_of_forward
+        for at in sorted((each for each in default if not self.is_once(each)), key=lambda each: self.bytes[self.roots[each]]):
+            left -= self.bytes[self.roots[at]]
+            if left < 0:
+                break
+            self.must_keep.add(at)
+
+    def keep_layouts(self, default: set[int]) -> bool:
+        """A convolution in backward makes inductor choose other layouts there, and so does a value that is handed over. Some
+        operators need much more memory in these. If so, convolutions run once from now on, and what such operators read is
+        handed over or not as in the default. Whether that is so since now."""
+        grown = [self.named[name] for name, (_, workspace) in self.newest_costs.items()
+                 if name in self.named and workspace - self.costs[name][1] > sum(self.bytes[at] for at in self.inputs[self.named[name]])]
+        convolutions = {at for at, node in enumerate(self.nodes) if node.target is torch.ops.aten.convolution.default}
+        if not grown or convolutions <= self.once:
+            return False
+        self.once |= convolutions
+        read = {each for at in grown for each in self.inputs[at] if self.in_forward[each] and self.is_operator(each)}
+        self.must_keep |= read & default
+        self.must_repeat |= read - default
+        self.backward_order = self._order_of_backward()
+        return True
+
     def outputs_in_backward(self, others: Others) -> set[int]:
         """The memory of the outputs that somebody has until backward ends; all of them as long as nothing is known."""
         return self._outputs_of(others.measured.held if others.measured else ())
@@ -230,6 +269,15 @@ class Joint:
     def freed(self, others: Others) -> list[int]:
         """The gradients that come in and are freed after their last use, as what forward hands over."""
         return [at for at, is_freed in zip(self.tangents, others.measured.freed if others.measured else ()) if is_freed]
+
+    def donated(self, saved: list[int]) -> frozenset[str]:
+        """The names of what only the graph has when it is handed over: inductor writes into their memory after the last use."""
+        if not config.donated_buffer:
+            return frozenset()
+        others = [at for at, node in enumerate(self.nodes) if node.op == "placeholder"]
+        others += [*self.forward_outputs, *self.backward_outputs]
+        held = {self.roots[at] for at in others}
+        return frozenset(self.nodes[at].name for at in saved if self.roots[at] not in held)
 
     def bytes_beside_backward(self, others: Others) -> int:
         """Autograd holds the gradients that come in until backward has ended."""

@@ -93,9 +93,11 @@ class GraphPlanner:
         self.joint = joint
         begin = time.perf_counter()
         self.default_saved = joint.saved_for({joint.place[node] for node in default if node in joint.place})
+        joint.keep_small(self.default_saved)
         self.default = halves or Halves(joint, self.default_saved)
         self._step: Step | None = None
-        self._smallest: tuple[Halves, list[int], _SplitPlan] | None = None
+        self._leanest: tuple[Halves, list[int], _SplitPlan] | None = None  # of those that were compared with a schedule
+        self._has_smallest = False
         self._others = Others()
         self._seconds_before = time.perf_counter() - begin
 
@@ -111,12 +113,12 @@ class GraphPlanner:
         there is none."""
         begin = time.perf_counter()
         if others != self._others:
-            self._step, self._smallest, self._others = None, None, others
+            self._others = others
+            self._forget_step()
             self.default = self.default.beside(others)
         if self.default.peak <= room:
             return self._chosen(self.default_saved, self.default, 0, begin)
         best: Chosen | None = None
-        least: int | None = None
         previous: list[bool] = []
         error = 0  # of the planner's model, as the schedule showed it
         for _ in range(_TRIES if len(self.step.operators) <= _MANY_OPERATORS else 2):
@@ -130,7 +132,9 @@ class GraphPlanner:
                 break
             previous = plan.handed_over
             halves, saved = self._realized(plan)
-            least = min(halves.peak, least or halves.peak)
+            if self._keeps_layouts():
+                error, previous = 0, []
+                continue
             if halves.peak <= room and (best is None or plan.recompute_nanoseconds < 1e9 * best.recompute_seconds):
                 best = self._chosen(saved, halves, plan.recompute_nanoseconds, begin)
             if _CLOSE * room <= halves.peak <= room:
@@ -140,14 +144,15 @@ class GraphPlanner:
             return best
         halves, saved, plan = self.smallest()
         if halves.peak > room:
-            raise NoPlan(min(halves.peak, least or halves.peak))
+            raise NoPlan(halves.peak)
         return self._chosen(saved, halves, plan.recompute_nanoseconds, begin)
 
     def smallest(self) -> tuple[Halves, list[int], _SplitPlan]:
-        if self._smallest is None:
-            plan = self.step.step.smallest(moves=_MOVES_FOR_LEAST)
-            self._smallest = (*self._realized(plan), plan)
-        return self._smallest
+        """The plan of the least peak that was found."""
+        while self._leanest is None or not self._has_smallest:
+            self._realized(self.step.step.smallest(moves=_MOVES_FOR_LEAST))
+            self._has_smallest = not self._keeps_layouts()
+        return self._leanest
 
     def need(self, graph: int = 0, measured: Measured | None = None, is_last: bool = False) -> Need:
         """Of a call of that graph, without what other graphs need."""
@@ -168,7 +173,21 @@ class GraphPlanner:
 
     def _realized(self, plan: _SplitPlan) -> tuple[Halves, list[int]]:
         saved = self.joint.saved_for(self.step.kept_in(plan))
-        return Halves(self.joint, saved, self._others), saved
+        halves = Halves(self.joint, saved, self._others)
+        if self._leanest is None or halves.peak < self._leanest[0].peak:
+            self._leanest = halves, saved, plan
+        return halves, saved
+
+    def _keeps_layouts(self) -> bool:
+        """Whether the schedule showed layouts that take too much, so that another plan is needed."""
+        if not self.joint.keep_layouts(set(self.default_saved)):
+            return False
+        self._forget_step()
+        return True
+
+    def _forget_step(self) -> None:
+        self._step = self._leanest = None
+        self._has_smallest = False
 
     def _chosen(self, saved: list[int], halves: Halves, nanoseconds: int, begin: float) -> Chosen:
         return Chosen(saved, halves, self.default, nanoseconds / 1e9, time.perf_counter() - begin + self._seconds_before)

@@ -195,7 +195,7 @@ class Step:
         joint = self.joint
         node = joint.nodes[at]
         if not joint.fuses or not loops(joint.kinds[at]):
-            return COSTS.call(node)
+            return joint.costs.get(node.name) or COSTS.call(node)
         value = value_of(node)
         device = value.device if hasattr(value, "device") else value[0].device
         read = sum(joint.bytes[each] for each in self._sources[at])

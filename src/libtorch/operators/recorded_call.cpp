@@ -36,7 +36,6 @@ bool are_same(const c10::IValue& one, const c10::IValue& other) {
   }
   if (one.isString()) return other.isString() && one.toStringRef() == other.toStringRef();
   if (one.isDevice()) return other.isDevice() && one.toDevice() == other.toDevice();
-  if (one.isGenerator()) return other.isGenerator() && one.is(other);
   return false;
 }
 
@@ -61,8 +60,8 @@ bool add_argument(Hash& hash, const c10::IValue& argument) {
     hash.add(argument.toListRef().size());
     for (const c10::IValue& element : argument.toListRef()) add_argument(hash, element);
   } else {
-    return argument.isNone() || argument.isString() || argument.isDevice() ||
-           argument.isGenerator();
+    // A generator may be made for one call, and a form that is kept would keep it.
+    return argument.isNone() || argument.isString() || argument.isDevice();
   }
   return true;
 }

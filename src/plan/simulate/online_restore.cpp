@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/members.h"
 #include "plan/simulate/online_run.h"
 
 namespace reprise::plan {
@@ -38,9 +39,9 @@ bool OnlineRun::is_made_of(Index value, Index other) {
 }
 
 Index OnlineRun::next_to_pin(Index producer, const std::vector<Index>& pinned) {
+  const Members<Index> is_pinned(pinned);
   const auto is_candidate = [&](Index value) {
-    return value != kNone && values_[value].producer != kNone &&
-           std::ranges::count(pinned, value) == 0;
+    return value != kNone && values_[value].producer != kNone && !is_pinned.has(value);
   };
   Index deepest = kNone;
   for (const OnlineStep::Input& input : step_.inputs_of(producer)) {

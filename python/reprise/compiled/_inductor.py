@@ -1,0 +1,259 @@
+"""The bytes that a half of a joint graph will take under inductor.
+
+Inductor is asked for its schedule, after it has merged loops and put them in order, and stopped before it generates code. A
+buffer that lives within one merged loop gets no memory, and a loop that is the last to read a buffer may write into it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from contextlib import suppress
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import fx
+from torch._guards import detect_fake_mode
+
+from ._costs import COSTS
+from ._joint import Joint
+from ._kinds import Kind, kind_of
+from ._sizes import Sizes, bytes_of, rounded
+
+
+class _Scheduled(BaseException):
+    """Ends inductor's compilation; no `except Exception` on the way may stop it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Handing:
+    """What forward hands to backward."""
+
+    memories: dict[str, int] = dataclasses.field(default_factory=dict)  # of each input of backward that is handed over, by name
+    sizes: dict[int, int] = dataclasses.field(default_factory=dict)  # bytes of these memories
+    kept: set[int] = dataclasses.field(default_factory=set)  # memories that somebody has until backward ends
+    freed: frozenset[str] = frozenset()  # names of gradients that are handed over too
+    donated: frozenset[str] = frozenset()  # names of what may be written after its last use
+    strides: dict[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)  # where they are not the graph's
+
+
+@dataclasses.dataclass(frozen=True)
+class Schedule:
+    peak: int
+    copies: dict[str, int]  # bytes of inputs that are returned in another layout, such as what convolutions read, by name
+    strides: dict[str, tuple[int, ...]]  # of the results
+
+
+def schedule_of(module: fx.GraphModule, joint: Joint, handing: Handing | None = None) -> Schedule | None:
+    """Of a half of the joint graph: of backward, which gets `handing`, or of forward. None where there is nothing to put in
+    order. What calls of operators cost in the layouts that inductor chooses is noted in the joint graph."""
+    from torch._dynamo.repro import after_aot
+    from torch._inductor import compile_fx, config, graph
+    from torch._inductor import memory as inductor_memory
+
+    is_backward, handing = handing is not None, handing or Handing()
+    placeholders = module.graph.find_nodes(op="placeholder")
+    for node in placeholders:
+        node.meta = dict(node.meta)  # else it is the joint graph's, and inductor writes to it
+        strides = handing.strides.get(node.name)
+        if strides is not None and strides != node.meta["val"].stride():
+            node.meta["val"] = node.meta["val"].as_strided(node.meta["val"].shape, strides)
+    never_run: Any = module
+    never_run.recompile = lambda: None
+    never_run.print_readable = lambda *args, **options: ""  # texts for logs take long to make
+    calls = {node.name for node in module.graph.nodes if node.op == "call_function" and kind_of(node) is Kind.CALL}
+    found: list[Schedule] = []
+    memory: Any = inductor_memory
+    compiler: Any = compile_fx
+    ordered, is_held, propagate = memory.reorder_for_peak_memory, memory.is_nonfreeable_buffers, compiler.fake_tensor_prop
+
+    def look(nodes: list[Any], *rest: Any) -> Any:
+        result = ordered(nodes, *rest)
+        _, inputs = memory.prepare_planning_info(result, *rest)
+        estimate, while_run = memory.estimate_peak_memory(result, inputs, rest[3])
+        workspaces = [_workspace(each, calls, joint) for each in result]
+        # Inductor does not know which gradients are, so that its order and its estimate are as if none were.
+        with patch.object(memory, "is_nonfreeable_buffers", lambda read: read.name not in handing.freed and is_held(read)):
+            peak = _peak_of_schedule(result, rest, workspaces, joint.sizes, _Reuse(estimate, while_run), handing)
+        found.append(Schedule(peak, *(({}, {}) if is_backward else _results(module))))
+        raise _Scheduled
+
+    def known(module: fx.GraphModule, inputs: list[Any], *rest: Any) -> Any:
+        """The nodes have their fake tensors already, as the joint graph's."""
+        return detect_fake_mode(inputs) or propagate(module, inputs, *rest)
+
+    inputs = [node.meta["val"] for node in placeholders]
+    places = [at for at, node in enumerate(placeholders) if node.name in handing.donated]
+    with (patch.object(memory, "reorder_for_peak_memory", look), patch.object(compiler, "fake_tensor_prop", known),
+          patch.object(graph, "get_donated_idxs", lambda: places),
+          patch.object(after_aot, "save_graph_repro", lambda *args, **options: None),
+          config.patch(fx_graph_cache=False, fx_graph_remote_cache=False), joint.sizes.without_guards(), suppress(_Scheduled)):
+        compiler.compile_fx_inner(module, inputs, static_input_idxs=(), is_backward=is_backward)
+    return found[0] if found else None
+
+
+def _results(module: fx.GraphModule) -> tuple[dict[str, int], dict[str, tuple[int, ...]]]:
+    """The copies and the strides of a Schedule."""
+    from torch._inductor.virtualized import V
+
+    copies: dict[str, int] = {}
+    strides: dict[str, tuple[int, ...]] = {}
+    (outputs,) = module.graph.find_nodes(op="output")[0].args
+    for node, result, name in zip(outputs, V.graph.graph_outputs, V.graph.get_output_names()):
+        if not isinstance(node, fx.Node) or not isinstance(node.meta.get("val"), torch.Tensor):
+            continue
+        if node.op == "placeholder" and name not in V.graph.graph_inputs:
+            copies[node.name] = bytes_of(node)
+        stride = _numbers(result.maybe_get_stride())
+        if stride is not None:
+            strides[node.name] = stride
+    return copies, strides
+
+
+def _numbers(sizes: Any) -> tuple[int, ...] | None:
+    """None where they vary."""
+    try:
+        return None if sizes is None else tuple(int(each) for each in sizes)
+    except TypeError:
+        return None
+
+
+class _Reuse:
+    """A buffer that is freed, and taken again for a later one of its form: its memory is never given back between the two.
+    Inductor does so where its own estimate of the peak stays as it is."""
+
+    def __init__(self, estimate: int, while_run: list[int]) -> None:
+        """Inductor's estimates of the peak, and of the bytes while each operator runs."""
+        self._estimate, self._while_run = estimate, while_run
+        self._free: dict[Any, list[int]] = {}  # since which operator, by form
+        self.held: list[tuple[int, int, int]] = []  # bytes after one operator and before another
+
+    def free(self, form: Any, at: int) -> None:
+        self._free.setdefault(form, []).append(at)
+
+    def take(self, form: Any, size: int, at: int) -> None:
+        """`size`: bytes as inductor counts them."""
+        since = self._free.get(form)
+        if not since:
+            return
+        between = range(since[-1] + 1, at)
+        if between and size + max(self._while_run[each] for each in between) > self._estimate:
+            return
+        for each in between:
+            self._while_run[each] += size
+        self.held.append((since.pop() + 1, at, rounded(size)))
+
+
+def _peak_of_schedule(nodes: list[Any], rest: tuple[Any, ...], workspaces: list[int], symbols: Sizes, reuse: _Reuse,
+                      handing: Handing) -> int:
+    from torch._inductor import memory
+    from torch._inductor.virtualized import V
+
+    if symbols.upper:
+        # The order is of the sizes that are there, and so is the code; bytes are of the upper end. Nothing comes after.
+        V.graph.dep_size_hint_cache.clear()
+        known: Any = V.graph.sizevars
+        replaced = known.remove_precomputed_replacements
+        known.optimization_hint = lambda size, fallback=None: symbols.most(size if isinstance(size, int) else replaced(size))
+    _, inputs = memory.prepare_planning_info(nodes, *rest)
+    outputs = rest[3]
+    buffers, _, _ = memory.compute_memory_timeline(nodes, inputs, outputs)
+    count = len(nodes)
+    made: list[dict[str, int]] = [{} for _ in range(count + 1)]
+    freed: list[dict[str, int]] = [{} for _ in range(count + 1)]
+    forms: dict[str, Any] = {}
+    live = sum(handing.sizes.values())
+    last_read: dict[int, int] = {}
+    for each in buffers:
+        end = each.end_step if each.end_step >= 0 else count
+        if isinstance(each.buffer, memory.FreeableInputBuffer):
+            # A view that is handed over keeps all of the memory that it is in.
+            root = handing.memories.get(each.buffer.name)
+            if root is not None:
+                last_read[root] = max(last_read.get(root, 0), end)
+            continue
+        first = nodes[each.start_step]
+        name = each.buffer.get_name()
+        if not first.is_extern() and end == each.start_step and name not in outputs:
+            continue
+        made[each.start_step][name] = rounded(each.size_alloc)
+        freed[end][name] = rounded(each.size_free)
+        if each.size_alloc and each.size_alloc == each.size_free:
+            forms[name] = each.buffer.node.get_device(), each.buffer.node.get_dtype(), each.size_alloc
+    for root in last_read.keys() - handing.kept:
+        freed[last_read[root]][f"memory {root}"] = handing.sizes[root]
+    memories = {name: f"memory {root}" for name, root in handing.memories.items()}
+    during: list[int] = []
+    waiting: list[tuple[str, int]] = []
+    for at in range(count):
+        in_place = {} if nodes[at].is_extern() else _in_place(nodes[at], made[at], freed[at], memories)
+        for name in (each for each in made[at] if each in forms and each not in in_place):
+            reuse.take(forms[name], forms[name][2], at)
+        live += sum(size for name, size in made[at].items() if name not in in_place)
+        during.append(live + workspaces[at])
+        waiting += [(name, size) for name, size in freed[at].items() if name not in in_place.values()]
+        if at + 1 < count and _are_one_kernel(nodes[at], nodes[at + 1]):
+            continue
+        for name, size in waiting:
+            live -= size
+            if name in forms:
+                reuse.free(forms[name], at)
+        waiting.clear()
+    for first, end, size in reuse.held:
+        for at in range(first, end):
+            during[at] += size
+    return max(during, default=live)
+
+
+def _are_one_kernel(node: Any, following: Any) -> bool:
+    """For a CPU, loops one after another are one function of C++, after which buffers are freed."""
+    return not node.is_extern() and not following.is_extern() and all(
+        each.get_device() is not None and each.get_device().type == "cpu" for each in (node, following))
+
+
+def _in_place(node: Any, made: dict[str, int], freed: dict[str, int], memories: dict[str, str]) -> dict[str, str]:
+    """The results of merged loops that go into buffers that are read for the last time, and those, as inductor decides it.
+    `memories`: those of what is handed over, by name."""
+    scheduler = node.scheduler
+    inside = {each.get_name() for each in node.get_nodes()}
+    taken: dict[str, str] = {}
+    for each in node.get_nodes():
+        for result in (output.get_name() for output in each.get_outputs()):
+            size = made.get(result)
+            for name in (read.name for read in each.read_writes.reads if size):
+                memory = memories.get(name, name)
+                if freed.get(memory) != size or memory in taken.values():
+                    continue
+                buffer = scheduler.name_to_donated_buffer.get(name) or scheduler.name_to_buf.get(name)
+                users = [user for user in buffer.users if user.node.get_name() in inside - each.ancestors] if buffer else []
+                if len(users) == 1 and users[0].node is each and users[0].can_inplace:
+                    taken[result] = memory
+                    break
+    return taken
+
+
+def _workspace(node: Any, calls: set[str], joint: Joint) -> int:
+    from torch._inductor import ir
+
+    if not node.is_extern() or node.node is None or isinstance(node.node, ir.MultiOutput):
+        return 0
+    most = 0
+    for origin in node.node.origins:
+        if origin.name in calls:
+            strides = _strides_of(node.node, origin)
+            cost = COSTS.call(origin, strides)
+            joint.costs.setdefault(origin.name, cost)
+            joint.newest_costs[origin.name] = cost
+            most = max(most, cost[1])
+    return most
+
+
+def _strides_of(call: Any, node: fx.Node) -> list[tuple[int, ...]] | None:
+    """Of the tensors that the operator is called with, where they are its arguments."""
+    tensors = [each.meta["val"] for each in node.all_input_nodes if isinstance(each.meta.get("val"), torch.Tensor)]
+    inputs = call.inputs if isinstance(call.inputs, (list, tuple)) else []
+    sizes = [_numbers(each.maybe_get_size()) for each in inputs]
+    strides = [_numbers(each.maybe_get_stride()) for each in inputs]
+    if None in strides or sizes != [tuple(each.shape) for each in tensors]:
+        return None
+    return strides  # type: ignore[return-value]

@@ -1,0 +1,106 @@
+"""Graphs whose memory is not where the graph has it: inductor's own layouts, results in memory that was read for the last time."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import reprise
+from test_compiled import fresh  # noqa: F401
+
+IMAGES = (4, 3, 64, 64)
+
+
+class Mixed(nn.Module):
+    """A convolution for each channel, then a transformer's two linear layers: ConvNeXt's block."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.each, self.norm = nn.Conv2d(width, width, 7, padding=3, groups=width), nn.LayerNorm(width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        mixed = self.down(F.gelu(self.up(self.norm(self.each(x).permute(0, 2, 3, 1)))))
+        return x + mixed.permute(0, 3, 1, 2)
+
+
+class Channels(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(3)
+        self.patches, self.more = nn.Conv2d(3, 16, 4, 4), nn.Conv2d(16, 32, 2, 2)
+        self.blocks = nn.Sequential(Mixed(16), Mixed(16))
+        self.later, self.out = nn.Sequential(Mixed(32), Mixed(32)), nn.Linear(32, 10)
+
+    def forward(self, images):
+        return self.out(self.later(self.more(self.blocks(self.patches(images)))).mean((2, 3))).square().mean()
+
+
+class Patches(nn.Module):
+    """The images and the weight of the first layer are handed over as copies in another layout."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(3)
+        self.patches, self.norms = nn.Conv2d(3, 16, 2, 2), nn.ModuleList(nn.LayerNorm(16) for _ in range(3))
+        self.layers = nn.ModuleList(nn.Linear(16, 16) for _ in range(3))
+
+    def forward(self, images):
+        x = self.patches(images).flatten(2).transpose(1, 2)
+        for norm, layer in zip(self.norms, self.layers):
+            x = x + F.dropout(F.gelu(layer(norm(x))), 0.1)
+        return x[:, 0].square().mean()
+
+
+def steps_of(call, model):
+    torch.manual_seed(5)
+    images = torch.randn(IMAGES)
+    found = []
+    for at in range(4):
+        torch.manual_seed(at)
+        with reprise.PeakScope() as scope:
+            loss = call(images)
+            loss.backward()
+        found += [loss.item(), *(each.grad.clone() for each in model.parameters())]
+        del loss
+        model.zero_grad()
+    return found, scope.peak_above_start
+
+
+@pytest.mark.parametrize("make, share", [(Channels, 94), (Patches, 85)])
+def test_peaks_are_predicted_in_the_layouts_of_the_compiler(make, share):
+    model = make()
+    expected, default = steps_of(torch.compile(model), model)
+    torch._dynamo.reset()
+    model = make()
+    call = reprise.compile(model, memory_budget=f"{share}%")
+    found, peak = steps_of(call, model)
+    (report,) = call.memory_budget.report()
+    assert report.default_peak == pytest.approx(default, rel=0.01)
+    assert report.predicted_peak == pytest.approx(peak, rel=0.01)
+    assert peak <= share / 100 * default
+    torch.testing.assert_close(found, expected)  # sums of a few elements may be added up in another order
+
+
+@torch.library.custom_op("reprise_layouts::twice", mutates_args=())
+def twice(x: torch.Tensor) -> torch.Tensor:
+    return 2 * x
+
+
+twice.register_fake(torch.empty_like)
+twice.register_autograd(lambda context, gradient: 2 * gradient)
+
+
+class Custom(nn.Module):
+    def forward(self, x, weight):
+        for _ in range(3):
+            x = twice(x @ weight).sigmoid().square()
+        return x.mean()
+
+
+def test_what_is_computed_of_a_custom_operator_s_result_may_run_again():
+    x, weight = torch.randn(64, 64), torch.randn(64, 64, requires_grad=True)
+    call = reprise.compile(Custom(), memory_budget="64GiB")
+    call(x, weight).backward()
+    (report,) = call.memory_budget.report()
+    assert report.recomputed, "the compiler's own plan runs sigmoids again"
