@@ -19,7 +19,7 @@ torch._dynamo.config.recompile_limit = torch._dynamo.config.accumulated_recompil
 def gpt2(layers=4, width=WIDTH):
     config = transformers.GPT2Config(n_layer=layers, n_embd=width, n_head=4, vocab_size=WORDS, n_positions=LENGTH)
     ids = words(BATCH, LENGTH)
-    return transformers.GPT2LMHeadModel(config), {"input_ids": ids, "labels": ids}
+    return transformers.GPT2LMHeadModel(config), {"input_ids": ids, "labels": ids, "use_cache": False}
 
 
 def bert(layers=4, width=WIDTH):
