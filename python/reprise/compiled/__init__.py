@@ -39,7 +39,7 @@ def compile(model: Callable[..., Any], *, memory_budget: str | int, device: str 
     Where the bytes do not suffice, the first call raises BudgetError, which names the least. The second call raises it where they
     suffice only if nobody has the model's outputs in backward, and somebody has. Raises UsageError for what cannot be planned:
     sizes that depend on data, CUDA graphs, compiled autograd, another budget of torch's, and backends that do not split graphs by
-    torch's min-cut. One thread at a time may train.
+    torch's min-cut. Warns where no graph of the first call with gradients is planned. One thread at a time may train.
     """
     _refuse_options(options)
     limits = CompiledBudget(memory_budget, device)
@@ -92,9 +92,8 @@ def _within(call: Callable[..., Any], limits: CompiledBudget) -> Callable[..., A
             has_looked = True
             if not limits.graphs:
                 warnings.warn(
-                    "reprise.compile: no graph of this call was split into forward and backward, so that memory_budget binds nothing. "
-                    "torch.compile leaves some modules as they are, such as LSTM, and so does backend='eager'; use a "
-                    "reprise.MemoryBudget for what is not compiled", stacklevel=2)
+                    "reprise.compile: no graph of this call was planned, and memory_budget binds nothing. torch.compile leaves some "
+                    "modules as they are, such as LSTM, and backend='eager' leaves all; use a reprise.MemoryBudget for these", stacklevel=2)
         return results
 
     return run

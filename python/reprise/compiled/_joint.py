@@ -234,9 +234,9 @@ class Joint:
             self.must_keep.add(at)
 
     def keep_layouts(self, default: set[int]) -> bool:
-        """A convolution in backward makes inductor choose other layouts there, and so does a value that is handed over. Some
-        operators need much more memory in these. If so, convolutions run once from now on, and what such operators read is
-        handed over or not as in the default. Whether that is so since now."""
+        """Inductor chooses other layouts in backward where a convolution runs there again, and for what is handed over. Some
+        operators need much more memory in these. If there are such, convolutions run once from now on, and what these
+        operators read is handed over or not as in the default. True where this call has changed that."""
         grown = [self.named[name] for name, (_, workspace) in self.newest_costs.items()
                  if name in self.named and workspace - self.costs[name][1] > sum(self.bytes[at] for at in self.inputs[self.named[name]])]
         convolutions = {at for at, node in enumerate(self.nodes) if node.target is torch.ops.aten.convolution.default}
@@ -245,7 +245,7 @@ class Joint:
         self.once |= convolutions
         read = {each for at in grown for each in self.inputs[at] if self.in_forward[each] and self.is_operator(each)}
         self.must_keep |= read & default
-        self.must_repeat |= read - default
+        self.must_repeat |= {each for each in read - default if not self.is_once(each)}
         self.backward_order = self._order_of_backward()
         return True
 

@@ -42,17 +42,18 @@ class Halves:
         self._copies = sum(copies.values())
         self.saved += self._copies
         self.between = self.saved + self.held(Others())
-        in_forward, in_backward = _eager_peak(forward, {}, {}, set()), _eager_peak(backward, handed, sizes, kept)
-        self.forward, self._in_backward = in_forward, in_backward
+        strides = forward_schedule.strides if forward_schedule else {}
+        handing = Handing(handed, sizes, kept, frozenset(freed), joint.donated(saved), strides)
+        backward_schedule = schedule_of(backward, joint, handing) if joint.fuses else None
+        self._in_backward = backward_schedule.peak if backward_schedule else _eager_peak(backward, handed, sizes, kept)
+        self.forward = _eager_peak(forward, {}, {}, set())
         if joint.fuses:
-            handing = Handing(handed, sizes, kept, frozenset(freed), joint.donated(saved), forward_schedule.strides if forward_schedule else {})
-            backward_schedule = schedule_of(backward, joint, handing)
-            self._in_backward = backward_schedule.peak if backward_schedule else in_backward
-            self.forward = min(in_forward, _eager_peak(forward, {}, {}, set(), merges=True))
+            self.forward = min(self.forward, _eager_peak(forward, {}, {}, set(), merges=True))
             # What is no more than other peaks need not be known better.
             if self.forward > max(self.between, self.backward):
                 forward_schedule = forward_schedule or schedule_of(forward, joint)
-            self.forward = forward_schedule.peak if forward_schedule else self.forward
+        if forward_schedule:
+            self.forward = forward_schedule.peak
 
     def hand_over(self, joint: Joint, saved: list[int]) -> None:
         self._joint, self._handed_over, self._roots = joint, saved, {joint.roots[at] for at in saved}
