@@ -39,6 +39,10 @@ function(reprise_add_shards program name environment)
       --gtest_output=xml:${PROJECT_BINARY_DIR}/test-results/${entry}.xml)
     set_tests_properties(${entry} PROPERTIES TIMEOUT 900 LABELS "${name};program" ENVIRONMENT
       "${reprise_test_environment};GTEST_TOTAL_SHARDS=${REPRISE_TEST_SHARDS};GTEST_SHARD_INDEX=${shard};${environment}")
+    if(name STREQUAL device)
+      # Its tests fill the device.
+      set_tests_properties(${entry} PROPERTIES RUN_SERIAL ON)
+    endif()
   endforeach()
 endfunction()
 

@@ -155,6 +155,11 @@ function(_reprise_import_torch dir)
       target_compile_definitions(reprise_torch::torch INTERFACE ${CMAKE_MATCH_1})
     endif()
   endif()
+  # LibTorch's libraries export parts of a std::filesystem of their own. In a CUDA build libtorch.so has some functions and
+  # libtorch_cpu.so others, and its remove_all() ends the program. So the standard library is searched first.
+  if(UNIX AND NOT APPLE)
+    target_link_options(reprise_torch::torch INTERFACE "LINKER:--push-state,--no-as-needed,-lstdc++,--pop-state")
+  endif()
   # Nothing refers to the CUDA libraries by name (they register their kernels when loaded), so a linker
   # that drops unneeded libraries would drop them; what they need themselves is found at run time.
   foreach(name c10_cuda torch_cuda)

@@ -7,6 +7,8 @@ from typing import Any, Callable, NoReturn
 
 import torch.utils.checkpoint
 
+from ._older import add_note
+
 _torch: Any = torch.utils.checkpoint
 CheckpointError = torch.utils.checkpoint.CheckpointError
 
@@ -85,7 +87,7 @@ def refuse(
     error = CheckpointError(text_of(kind, text, before, now, differences))
     named = re.match(r"checkpoint\(\) of region '(.*?)': ", text)
     if named:
-        error.add_note(f"The region is named '{named[1]}'.")
+        add_note(error, f"The region is named '{named[1]}'.")
     if explain is not None:
         explain(error)
     raise error

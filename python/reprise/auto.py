@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 
 from ._backward import keeps_graph
-from ._reprise import MemoryBudget, Step, is_in_step
+from ._reprise import MemoryBudget, Step, default_device, is_in_step
 
 Model = TypeVar("Model", bound=torch.nn.Module)
 
@@ -74,14 +74,20 @@ def _watch_backward() -> None:
     torch.autograd.backward = backward
 
 
+def device_of(model: object) -> torch.device:
+    """Of the parameters that are in memory; the default if there are none."""
+    parameters = model.parameters() if isinstance(model, torch.nn.Module) else ()
+    return next((each.device for each in parameters if each.device.type != "meta"), default_device())
+
+
 def auto_checkpoint(model: Model, memory_budget: str | int, **options: Any) -> Model:
     """Trains `model` within that many bytes, whoever calls it; returns it.
 
     A step goes from the first forward in training mode to the end of the outermost backward on that thread, or over
     several where the graph is retained. `memory_budget` and `options` are those of MemoryBudget, which is then
-    `model.memory_budget`. Forwards inside of another step belong to that step. Raises UsageError as MemoryBudget does.
+    `model.memory_budget`. Its device is by default that of the model's parameters. Forwards inside of another step belong to that step. Raises UsageError as MemoryBudget does.
     """
-    budget = MemoryBudget(memory_budget, **options)
+    budget = MemoryBudget(memory_budget, **{"device": device_of(model), **options})
     find_steps(model, budget)
     object.__setattr__(model, "memory_budget", budget)
     return model

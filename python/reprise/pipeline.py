@@ -18,6 +18,7 @@ from . import _reprise
 from . import checkpoint as _checkpoint  # noqa: F401  (layers that are run again are left as its functions are)
 from ._checkpoint_errors import StopRecomputation
 from ._checkpoint_region import flags_of
+from ._older import add_note
 
 Value = Union[torch.Tensor, "tuple[torch.Tensor | None, ...]", "list[torch.Tensor | None]"]
 Model = Union[torch.nn.Sequential, Sequence[torch.nn.Module]]
@@ -59,7 +60,7 @@ class _Layer:
             return self._run(value)
         except Exception as error:
             if self.place and not isinstance(error, StopRecomputation) and self.place not in getattr(error, "__notes__", ()):
-                error.add_note(self.place)
+                add_note(error, self.place)
             raise
 
     def _run(self, value: Value) -> Any:

@@ -64,7 +64,9 @@ T option_as(const py::handle& value, std::string_view name,
 // An int is a number of bytes, a str is read as parse_bytes() does. Throws UsageError for another
 // type, with `name` for what the bytes are of.
 Bytes bytes_of(const py::handle& value, std::string_view name);
-// A torch.device or its name.
+// The machine's accelerator, where it has one, else the CPU.
+c10::Device default_device();
+// Of a torch.device, its name, or None, which is the default.
 c10::Device device_of(const py::handle& value);
 // Sets the option of that name, if it is `store`, `weights` or `observer`; whether it is.
 bool set_extension(BudgetOptions& options, const std::string& name, const py::handle& value);

@@ -113,7 +113,7 @@ OnExceeded on_exceeded_of(const std::string& text) {
 }
 
 BudgetOptions options_of(const py::kwargs& given) {
-  BudgetOptions options;
+  BudgetOptions options{.device = default_device()};
   for (const auto& [key, value] : given) {
     const auto name = key.cast<std::string>();
     const std::string of = "MemoryBudget: " + name;
@@ -232,7 +232,7 @@ void bind_budget(py::module_& module) {
       "activations are dropped, and computed again before they are read. Gradients are\n"
       "bitwise those of the plain step.\n\n"
       "limit: an int of bytes, or a str such as \"8GiB\" or \"400MB\".\n"
-      "device: the CPU (default) or one accelerator.\n"
+      "device: the CPU or one accelerator; None: the machine's accelerator, where it has one.\n"
       "on_exceeded: 'raise' (BudgetError, default), or 'warn' and 'pass' (pass the limit, where\n"
       "nothing more can be dropped).\n"
       "heuristic: which value is dropped first where no plan decides; 'h_up'.\n"

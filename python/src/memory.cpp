@@ -1,4 +1,6 @@
 // The meter of bytes, and pins, from Python.
+#include <ATen/Context.h>
+#include <ATen/DeviceAccelerator.h>
 #include <pybind11/pybind11.h>
 #include <reprise/budget.h>
 #include <reprise/error.h>
@@ -24,7 +26,16 @@ Bytes bytes_of(const py::handle& value, std::string_view name) {
                    "; give an int of bytes, or a str such as \"8GiB\" or \"400MB\"");
 }
 
+c10::Device default_device() {
+  const auto accelerator = at::accelerator::getAccelerator();
+  // Without a GPU, tensors that are fake (torch.compile) make a LibTorch for CUDA count one.
+  const bool is_there = accelerator && (*accelerator != c10::kCUDA || at::hasCUDA()) &&
+                        at::accelerator::deviceCount() > 0;
+  return is_there ? c10::Device(*accelerator) : c10::Device(c10::kCPU);
+}
+
 c10::Device device_of(const py::handle& value) {
+  if (value.is_none()) return default_device();
   if (py::isinstance<py::str>(value)) return c10::Device(value.cast<std::string>());
   return option_as<c10::Device>(value, "the device",
                                 "a torch.device or its name, such as \"cuda:0\"");
@@ -79,15 +90,18 @@ void bind_memory(py::module_& module) {
   const auto bind = [&](const char* name, auto function, const char* doc) {
     module.def(
         name, [function](const py::object& device) { return function(device_of(device)); },
-        py::arg("device") = "cpu", doc);
+        py::arg("device") = py::none(), doc);
   };
   bind(
       "live_bytes", [](c10::Device device) { return live_bytes(device).count; },
       "Bytes that the device's allocator has handed out and not got back.\n\n"
+      "device: None: the machine's accelerator, where it has one, else the CPU.\n"
       "On the CPU, tensors allocated before the package was imported do not count.");
   bind(
       "peak_bytes", [](c10::Device device) { return peak_bytes(device).count; },
       "The most bytes that were live at once since the process began to count.");
+  module.def("default_device", &default_device,
+             "The machine's accelerator, where it has one, else the CPU.");
   bind("allocation_count", &allocation_count,
        "The number of allocations that the device's allocator has served.");
 
@@ -109,7 +123,7 @@ void bind_memory(py::module_& module) {
       "    print(scope.peak_above_start)")
       .def(py::init(
                [](const py::object& device) { return std::make_unique<Scope>(device_of(device)); }),
-           py::arg("device") = "cpu")
+           py::arg("device") = py::none())
       .def(
           "__enter__",
           [](Scope& scope) -> Scope& {

@@ -33,7 +33,7 @@ def pgac(**options):
     (reprise.MemoryBudget, {"limit": 9, "planning_time": "x"}, "MemoryBudget: planning_time is 'x'; give a number"),
     (reprise.MemoryBudget, {"limit": 9, "replay_limit": []}, "MemoryBudget: replay_limit is []; give a number"),
     (reprise.MemoryBudget, {"limit": 9, "device": 3}, "the device is 3; give a torch.device or its name, such as \"cuda:0\""),
-    (reprise.PeakScope, {"device": None}, "the device is None; give a torch.device or its name, such as \"cuda:0\""),
+    (reprise.PeakScope, {"device": []}, "the device is []; give a torch.device or its name, such as \"cuda:0\""),
     (reprise.value_weights, {"weights": {3: "x"}},
      "value_weights(): weights is {3: 'x'}; give a dict of operators' names and their weights"),
     (pipeline, {"balance": [1, "x"]}, "Pipeline: balance is [1, 'x']; give numbers of layers"),

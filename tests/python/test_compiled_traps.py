@@ -242,3 +242,11 @@ def test_a_call_of_which_nothing_is_planned_warns_that_the_budget_binds_nothing(
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         call(torch.ones(2, 3, 4))
+
+
+def test_a_budget_of_another_device_than_the_graph_s_is_refused_by_name():
+    model = reprise.compile(nn.Linear(4, 4), memory_budget="1GiB", backend="aot_eager")
+    assert model.memory_budget.device == torch.device("cpu")
+    model.memory_budget.device = torch.device("cuda:1")
+    with pytest.raises(reprise.UsageError, match="the budget is of the bytes of cuda:1, and the graph's tensors are on cpu; give device="):
+        model(torch.randn(2, 4, requires_grad=True))

@@ -40,6 +40,7 @@ class Shape:
         return self.layers * block + (256 + self.context + 2) * self.width
 
 
+LLAMA = Shape(layers=16, width=2048, heads=32, context=1024, batch=8, steps=12, limit=40e9)
 MEDIUM = Shape(layers=24, width=1024, heads=16, context=1024, batch=8, steps=12, limit=40e9)
 QUICK = Shape(layers=4, width=128, heads=4, context=128, batch=4, steps=4, limit=60e6)
 
@@ -51,6 +52,7 @@ class Machine:
     device: str
     data: pathlib.Path
     compiles: bool = True  # torch.compile's cases run
+    environment: dict | None = None  # in which the package can be imported; None without the package
 
 
 class MemoryWatch(threading.Thread):
@@ -93,7 +95,8 @@ class Cases:
         if self.steps.ended_well(name):
             return self.steps.run(name, command)
         with MemoryWatch() as watch:
-            record = self.steps.run(name, command, read=read, states={NO_ROOM: "does not fit"})
+            record = self.steps.run(name, command, read=read, states={NO_ROOM: "does not fit"},
+                                    environment=self.where.environment)
         if isinstance(record.get("result"), dict):
             record["result"]["card_mib"] = watch.most
             self.steps.save()
@@ -113,14 +116,15 @@ class Cases:
                    self.where.device, "--data", self.where.data, "--strategy", strategy, "--metrics", metrics, "--json"]
         return self._measure(name, command + (["--budget", budget] if budget else []), read)
 
-    def torch(self, name, case, batch=None, steps=None):
+    def python(self, name, case, batch=None, steps=None, network="gpt"):
         batch, steps = batch or self.shape.batch, steps or self.shape.steps
 
         def read(text):
             lines = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
-            return {"batch": batch, "reserved_bytes": lines[-1].get("reserved_bytes"),
-                    **summary(lines, batch * self.shape.context)}
-        command = [self.where.python, PEERS, "--case", case, *self.shape.options(batch, steps), "--device", self.where.device]
+            steps = [line for line in lines if "ms" in line]
+            return {"batch": batch, "reserved_bytes": steps[-1].get("reserved_bytes"),
+                    **summary(steps, batch * self.shape.context), **next((line for line in lines if "graphs" in line), {})}
+        command = [self.where.python, PEERS, "--case", case, "--network", network, *self.shape.options(batch, steps), "--device", self.where.device]
         return self._measure(name, command, read)
 
 
@@ -134,9 +138,7 @@ def same_batch(cases):
     plain = cases.reprise("reprise plain")
     every_block = cases.reprise("reprise every-block", "every-block")
     cases.reprise("reprise selective", "selective:matmul")
-    cases.torch("torch plain", "plain")
-    cases.torch("torch every-block", "every-block")
-    cases.torch("torch selective", "selective")
+    python_cases(cases)
     if peak_of(plain):
         cases.reprise("reprise budget that never binds", budget=str(int(2 * peak_of(plain))))
         activations = peak_of(plain) - LIVE_PER_PARAMETER * shape.parameters()
@@ -144,8 +146,26 @@ def same_batch(cases):
             cases.reprise(f"reprise budget {share:.0%}", budget=f"+{int(share * activations)}")
         if peak_of(every_block):
             cases.reprise("reprise budget of every-block's bytes", budget=str(peak_of(every_block)))
-    for share in (1, *SHARES) if cases.where.compiles else ():
-        cases.torch(f"torch compile {share:.0%}", f"compile:{share}")
+
+
+def python_cases(cases, network="gpt"):
+    """torch's strategies, and the package's beside them."""
+    def case(name, case):
+        prefix = "" if network == "gpt" else f"{network}: "
+        return cases.python(prefix + name, case, network=network)
+    case("torch plain", "plain")
+    every_block = case("torch every-block", "every-block")
+    case("torch selective", "selective")
+    if cases.where.environment and peak_of(every_block):
+        case("reprise from Python, every-block's bytes", f"budget:{peak_of(every_block)}")
+    if not cases.where.compiles:
+        return
+    for share in (1, *SHARES):
+        case(f"torch compile {share:.0%}", f"compile:{share}")
+    case("torch compile every-block", "compile-every-block")
+    case("torch compile selective", "compile-selective")
+    for share in SHARES if cases.where.environment else ():
+        case(f"reprise compile {share:.0%}", f"reprise-compile:{share:.0%}")
 
 
 def largest_by_peak(cases, name, attempt, most):
@@ -187,12 +207,13 @@ def largest_by_budget(cases, start, most):
 def run(steps, where, shape):
     cases = Cases(steps, where, shape)
     same_batch(cases)
+    python_cases(Cases(steps, where, LLAMA if shape is MEDIUM else shape), "llama")
 
     def of_reprise(strategy):
         return lambda name, batch: cases.reprise(name, strategy, batch=batch, steps=4)
 
     def of_torch(case):
-        return lambda name, batch: cases.torch(name, case, batch=batch, steps=4)
+        return lambda name, batch: cases.python(name, case, batch=batch, steps=4)
     largest_by_peak(cases, "reprise plain", of_reprise("none"), shape.limit)
     largest_by_peak(cases, "reprise every-block", of_reprise("every-block"), shape.limit)
     largest_by_peak(cases, "reprise selective", of_reprise("selective:matmul"), shape.limit)

@@ -17,6 +17,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 MOST_BYTES = 60 * 2**20
 DEPENDENCIES = "dependencies"
 MANIFEST = "pack.json"
+WHEELS = "wheels"
 # Of a package: headers, libraries, CMake's files, and the licence.
 TAKEN = ("/usr/include/", "/usr/lib/", "/usr/share/cmake/")
 
@@ -82,12 +83,14 @@ def manifest(folder, packages):
             "bytes": bytes_in(folder)}
 
 
-def gather(folder, packages, most):
+def gather(folder, packages, wheels, most):
     for name in sources():
         if not (ROOT / name).is_relative_to(folder):
             copy(ROOT / name, folder / name)
     for package in packages:
         copy_package(package, folder / DEPENDENCIES)
+    for wheel in wheels:
+        copy(wheel, folder / WHEELS / wheel.name)
     facts = manifest(folder, packages)
     if facts["bytes"] > most:
         fail(f"the pack has {facts['bytes']:,} bytes, above the limit of {most:,}; remove large files that git does not ignore")
@@ -95,13 +98,13 @@ def gather(folder, packages, most):
     return facts
 
 
-def pack(folder, packages, most=MOST_BYTES):
+def pack(folder, packages, wheels=(), most=MOST_BYTES):
     """Makes the folder anew, and refuses one that is no pack. An error leaves no folder behind."""
     if folder.exists() and any(folder.iterdir()) and not (folder / MANIFEST).exists():
         fail(f"{folder} has files and is no pack, for it has no {MANIFEST}; name another folder, or empty it")
     shutil.rmtree(folder, ignore_errors=True)
     try:
-        return gather(folder, packages, most)
+        return gather(folder, packages, wheels, most)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
@@ -111,9 +114,13 @@ def main():
     parser = argparse.ArgumentParser(prog="scripts/gpu pack")
     parser.add_argument("folder", nargs="?", default="build/gpu-pack", type=pathlib.Path)
     parser.add_argument("--packages", required=True, type=str.split)
+    parser.add_argument("--wheel", dest="wheels", action="append", default=[], type=pathlib.Path)
     options = parser.parse_args()
+    for wheel in options.wheels:
+        if wheel.suffix != ".whl" or not wheel.is_file():
+            fail(f"--wheel is '{wheel}', which is no wheel; give a file that scripts/wheel has made")
     folder = (ROOT / options.folder).resolve()
-    facts = pack(folder, options.packages)
+    facts = pack(folder, options.packages, options.wheels)
     print(f"-- {folder}: {facts['bytes'] / 1e6:.1f} MB; copy it to the machine and call scripts/gpu run there")
 
 

@@ -7,7 +7,7 @@ import subprocess
 
 import machine
 
-PARTS = ("build", "tests", "bench", "models")
+PARTS = ("build", "tests", "python", "bench", "models")
 END_OF_LOG = 100_000
 
 
@@ -93,7 +93,7 @@ def of_models(part):
     return text
 
 
-DETAILS = {"tests": of_tests, "bench": of_bench, "models": of_models}
+DETAILS = {"tests": of_tests, "python": of_tests, "bench": of_bench, "models": of_models}
 
 
 def page(results):

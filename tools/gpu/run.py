@@ -1,7 +1,8 @@
-"""The parts of `scripts/gpu run`: build, tests, bench and models, one after the other, each of steps that can be resumed
+"""The parts of `scripts/gpu run`: build, tests, python, bench and models, one after the other, each of steps that can be resumed
 (steps.py). Results are written after every part, and also when the time has ended or a step has failed."""
 
 import argparse
+import importlib.util
 import json
 import os
 import pathlib
@@ -20,7 +21,9 @@ from tally import Counts, tally  # noqa: E402
 BUILD = ROOT / "build/release"
 STATE = ROOT / "build/gpu"
 DEVICE = "cuda:0"
-PARTS = ("build", "tests", "bench", "models")
+PARTS = ("build", "tests", "python", "bench", "models")
+# Where the wheel of the package is installed.
+SITE = STATE / "site"
 # The benchmark runs under both, for fragmentation differs.
 ALLOCATORS = {"": {}, " with expandable segments": {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}}
 
@@ -85,6 +88,47 @@ def tests(steps, options):
                                "--output-junit", junit], read=of_ctest(junit, BUILD / "test-results"))
 
 
+def wheels():
+    """Of a pack, else of `scripts/wheel`; the newest is the last."""
+    found = [*(ROOT / "wheels").glob("*.whl")] or [*(ROOT / "build/dist").glob("*.whl")]
+    return sorted(found, key=lambda file: file.stat().st_mtime)
+
+
+def python_path():
+    """The environment in which the package can be imported."""
+    before = os.environ.get("PYTHONPATH")
+    return {"PYTHONPATH": os.pathsep.join([str(SITE), *([before] if before else [])])}
+
+
+def install(steps):
+    """Whether the package is there: its wheel, without what it requires."""
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--upgrade", "--target", SITE]
+    return steps.run("install", [*command, wheels()[-1]])["state"] == "done"
+
+
+def python(steps, options):
+    if not install(steps):
+        return
+    reports = STATE / "reports"
+    reports.mkdir(parents=True, exist_ok=True)
+
+    def check(step, *arguments, **environment):
+        file = reports / f"python-{step}.xml"
+        steps.run(step, [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", f"--junit-xml={file}", *arguments],
+                  read=of_program(file), environment={**python_path(), **environment})
+
+    # Compiled last, for it takes longest.
+    check("device", ROOT / "tests/python/test_device.py")
+    check("device, compiled", ROOT / "tests/python/test_device_compiled.py")
+    # All the others are tests of the CPU, and its bytes are the default where no device is seen.
+    check("all on the CPU", ROOT / "tests/python", *parallel(options.jobs), CUDA_VISIBLE_DEVICES="")
+
+
+def parallel(jobs):
+    """Options for several processes, where pytest can."""
+    return ["-n", str(jobs), "--dist", "loadfile"] if importlib.util.find_spec("xdist") else []
+
+
 def figures(text):
     return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
 
@@ -113,17 +157,23 @@ def benches_with_device(program):
 
 
 def run_models(steps, options):
-    models.run(steps, models.Machine(program=BUILD / "bin/reprise", python=sys.executable, device=DEVICE, data=ROOT / "docs"),
+    has_package = bool(wheels()) and install(steps)
+    models.run(steps, models.Machine(program=BUILD / "bin/reprise", python=sys.executable, device=DEVICE, data=ROOT / "docs",
+                                     environment=python_path() if has_package else None),
                models.QUICK if options.quick else models.MEDIUM)
 
 
-RUNS = {"build": build, "tests": tests, "bench": bench, "models": run_models}
+RUNS = {"build": build, "tests": tests, "python": python, "bench": bench, "models": run_models}
 
 
 def require(part, options):
     if part != "build":
         machine.require_gpu(part, options.torch)
-        if not (BUILD / "bin/reprise").exists() and "build" not in options.parts:
+        if part == "python":
+            if not wheels():
+                raise machine.NotHere("scripts/gpu run python needs a wheel of the package for this python3 and its torch; make one by "
+                                      "scripts/wheel, and pack it by scripts/gpu pack --wheel FILE")
+        elif not (BUILD / "bin/reprise").exists() and "build" not in options.parts:
             raise machine.NotHere(f"scripts/gpu run {part} needs {BUILD}/bin/reprise; call scripts/gpu run build first")
 
 
@@ -141,7 +191,7 @@ def parsed():
         if part not in (*PARTS, "all"):
             raise machine.NotHere(f"there is no part '{part}'; give {', '.join(PARTS)} or all")
     if not options.parts or "all" in options.parts:
-        options.parts = list(PARTS)
+        options.parts = [part for part in PARTS if part != "python" or wheels()]
     if options.seconds is None:
         options.seconds = 570 if len(options.parts) == 1 else 2640
     options.torch = os.environ["REPRISE_TORCH_DIR"]

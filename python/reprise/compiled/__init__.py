@@ -19,6 +19,7 @@ from torch._dynamo.exc import BackendCompilerFailed
 from torch.utils import _pytree as pytree
 
 from .._reprise import Error, UsageError
+from ..auto import device_of
 from ._budget import CompiledBudget, _budgets
 from ._frontier import Frontier, FrontierPoint, frontier
 from ._report import GraphReport
@@ -26,12 +27,16 @@ from ._report import GraphReport
 __all__ = ["CompiledBudget", "Frontier", "FrontierPoint", "GraphReport", "budget", "compile", "frontier", "report"]
 
 
-def compile(model: Callable[..., Any], *, memory_budget: str | int, device: str | torch.device = "cpu", **options: Any) -> Any:
+def compile(
+    model: Callable[..., Any], *, memory_budget: str | int, device: str | torch.device | None = None, **options: Any,
+) -> Any:
     """torch.compile with its arguments, and the device's bytes stay within `memory_budget` while a step runs.
 
     `memory_budget`: "8GiB" or an int for all bytes of the device, "+2GiB" above those live before the step, "60%" of what a
     step of torch.compile's own takes above them. Sizes may vary as with torch.compile: a plan is for the upper end of a range,
     and a larger size is compiled again, with a plan of its own. Shares are those of a step at the upper end.
+
+    `device`: whose bytes are meant; None: that of the module's parameters.
 
     Plans are stored on disk, in the folder that REPRISE_PLAN_CACHE_DIR names or beside inductor's own caches. Ranks of
     torch.distributed that compile the same graph take one plan, for the least of their bytes.
@@ -42,7 +47,7 @@ def compile(model: Callable[..., Any], *, memory_budget: str | int, device: str 
     torch's min-cut. Warns where no graph of the first call with gradients is planned. One thread at a time may train.
     """
     _refuse_options(options)
-    limits = CompiledBudget(memory_budget, device)
+    limits = CompiledBudget(memory_budget, device or device_of(model))
     backend = _Backend(limits, options.pop("backend", "inductor"), options.pop("mode", None), options.pop("options", None))
     compiled = torch.compile(model, backend=backend, **options)
     if not isinstance(compiled, torch.nn.Module):
@@ -53,10 +58,10 @@ def compile(model: Callable[..., Any], *, memory_budget: str | int, device: str 
 
 
 @contextlib.contextmanager
-def budget(memory_budget: str | int, device: str | torch.device = "cpu") -> Iterator[CompiledBudget]:
+def budget(memory_budget: str | int, device: str | torch.device | None = None) -> Iterator[CompiledBudget]:
     """Whatever torch.compile compiles inside, in the user's code or not, is planned; what was compiled before is not.
 
-    `memory_budget` is that of compile(). Train inside: a graph is compiled when it first runs.
+    `memory_budget` is that of compile(), and `device` by default the machine's accelerator, where it has one. Train inside: a graph is compiled when it first runs.
     """
     limits = CompiledBudget(memory_budget, device)
     with _as_raised(), limits.planning():

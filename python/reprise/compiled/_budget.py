@@ -21,7 +21,8 @@ import torch
 from torch import fx
 from torch._guards import CompileContext
 
-from .._reprise import BudgetError, PeakScope, UsageError, format_bytes, live_bytes
+from .._older import name_of
+from .._reprise import BudgetError, PeakScope, UsageError, default_device, format_bytes, live_bytes
 from ..running.asked import Asked
 from . import _hooks
 from ._cache import CachedPlanner
@@ -107,11 +108,12 @@ def _without_gc() -> Iterator[None]:
 
 
 class CompiledBudget:
-    def __init__(self, memory_budget: str | int, device: str | torch.device = "cpu") -> None:
+    def __init__(self, memory_budget: str | int, device: str | torch.device | None = None) -> None:
         self.asked = Asked.parse(str(memory_budget), "memory_budget", has_least=False)
         self.device = device
         live_bytes(device)
         self.graphs: list[PlannedGraph] = []
+        self._reported: list[GraphReport] = []  # of the graphs before
         # The calls of the step that is open, or of the last one, and what was measured at their backward.
         self._in_step: list[PlannedGraph] = []
         self._sizes: list[dict[str, int]] = []  # of these calls, by symbol
@@ -156,10 +158,11 @@ class CompiledBudget:
 
     def choose(self, graph: PlannedGraph, joint: Joint, default: list[fx.Node]) -> Chosen:
         with self._lock, _without_gc():
+            self._require_device(joint)
             if self._scope:
                 self._peak_before_planning = max(self._peak_before_planning, self._scope.peak)
             at = len(self._in_step) if self._is_open() else 0
-            graph.name = f"graph {len(self.graphs)}, of {graph.code.co_qualname}"
+            graph.name = f"graph {len(self.graphs)}, of {name_of(graph.code)}"
             before = self._needs
             found: dict[CachedPlanner, Chosen] = {}
 
@@ -181,11 +184,18 @@ class CompiledBudget:
                 self._scope.__enter__()  # what planning took is not the step's
             return chosen
 
+    def _require_device(self, joint: Joint) -> None:
+        asked = default_device() if self.device is None else torch.device(self.device)
+        found = {each.meta["val"].device for each in joint.nodes if isinstance(each.meta.get("val"), torch.Tensor)}
+        if found and asked.type not in {each.type for each in found}:
+            on = ", ".join(sorted(map(str, found)))
+            raise UsageError(f"reprise.compile: the budget is of the bytes of {asked}, and the graph's tensors are on {on}; give device=")
+
     def _warn_of_limit(self, graph: PlannedGraph) -> None:
         count, most = sum(each.code is graph.code for each in self.graphs), torch._dynamo.config.recompile_limit
         if count == most:
             warnings.warn(
-                f"reprise.compile: {graph.code.co_qualname} has {count} compiled graphs, as many as "
+                f"reprise.compile: {name_of(graph.code)} has {count} compiled graphs, as many as "
                 "torch._dynamo.config.recompile_limit allows; what needs another one will run without being compiled, outside of "
                 "the budget. Raise that limit, leave dynamic=False out, or give the largest sizes: "
                 "torch._dynamo.mark_dynamic(tensor, dimension, min=2, max=...)", stacklevel=3)
@@ -341,7 +351,7 @@ class CompiledBudget:
                        for place, each in enumerate(self._in_step) if each.planner]
         for code in {each.code for each in self.graphs}:
             forget(code, {each.compilation for each in self.graphs if each.code is code})
-        self.graphs, self._in_step = [], []
+        self._reported, self.graphs, self._in_step = self.report(), [], []
 
     @property
     def planned_peak(self) -> int:
@@ -350,7 +360,7 @@ class CompiledBudget:
 
     def report(self) -> list[GraphReport]:
         return [report_of(each.name, each.backend, each.planner, each.chosen)
-                for each in self.graphs if each.chosen and each.planner]
+                for each in self.graphs if each.chosen and each.planner] or self._reported  # until they are compiled once more
 
 
 def stacked(halves: list[Any]) -> int:

@@ -17,7 +17,7 @@ SCALARS = 4096
 class Call:
     """One call of a graph's forward whose backward is still to come. It ends with its backward, or with its outputs."""
 
-    def __init__(self, place: int, live: int, device: str | torch.device, sizes: dict[str, int]) -> None:
+    def __init__(self, place: int, live: int, device: str | torch.device | None, sizes: dict[str, int]) -> None:
         self.place, self.live_before = place, live  # among the calls of the step, and bytes
         self.sizes = sizes
         self._device = device

@@ -21,9 +21,12 @@ from ._sizes import value_of
 _REPEATS = 20
 # Seconds for the repeats: noise is small beside longer operators.
 _LONG = 0.01
-# Elements of a loop that is timed: few enough for the nearest cache.
-_SAMPLE = 1 << 14
-_TRAFFIC_SAMPLE = 1 << 24
+# Elements of a loop that is timed: on a CPU few enough for the nearest cache. An accelerator has its time for memory there too.
+_SAMPLE, _SAMPLE_OF_DEVICE = 1 << 14, 1 << 24
+# Bytes that are copied: more than caches hold.
+_TRAFFIC_SAMPLE, _TRAFFIC_SAMPLE_OF_DEVICE = 1 << 24, 1 << 28
+# Calls between two waits for an accelerator, whose launches overlap with them.
+_IN_FLIGHT = 10
 
 Layouts = dict[fx.Node, tuple[int, ...]]  # strides of arguments
 
@@ -50,10 +53,11 @@ class Costs:
         """Nanoseconds a byte that a loop reads or writes."""
         def time_it() -> list[float]:
             with _real():
-                source = torch.zeros(_TRAFFIC_SAMPLE // 4, device=device)
+                count = _TRAFFIC_SAMPLE if device.type == "cpu" else _TRAFFIC_SAMPLE_OF_DEVICE
+                source = torch.zeros(count // 4, device=device)
                 target = torch.empty_like(source)
                 target.copy_(source)
-                return [_nanoseconds(lambda: target.copy_(source), device) / (2 * _TRAFFIC_SAMPLE)]
+                return [_nanoseconds(lambda: target.copy_(source), device) / (2 * count)]
 
         return self._known(time_it, "traffic", device.type)[0]
 
@@ -73,6 +77,8 @@ class Costs:
                 def run() -> Any:
                     return node.target(*arguments, **named)  # type: ignore[operator]
 
+                if device.type != "cpu":
+                    run()  # the first call makes what stays, such as a workspace of cuBLAS
                 with PeakScope(device) as scope:
                     result = run()
                 made = _bytes_in(result)
@@ -101,8 +107,10 @@ class Costs:
                 return lambda: node.target(*arguments, **named)  # type: ignore[operator]
         try:
             with _real():
-                call, many = (_nanoseconds(run(elements), value.device) for elements in (1, _SAMPLE))
-                return max(0.0, many - call) / _SAMPLE
+                count = _SAMPLE if value.device.type == "cpu" else _SAMPLE_OF_DEVICE
+                call, many = (_nanoseconds(run(elements), value.device) for elements in (1, count))
+                moved = 0.0 if value.device.type == "cpu" else self.traffic(value.device) * value.dtype.itemsize * count * _operands(node)
+                return max(0.0, many - call - moved) / count
         except Exception:
             return 0.0
 
@@ -124,19 +132,36 @@ class _real:
 
 
 def _nanoseconds(run: Any, device: torch.device) -> float:
-    # On the CPU the clock is that of the thread, which other processes do not disturb.
-    clock = time.thread_time if device.type == "cpu" else time.perf_counter
+    if device.type != "cpu":
+        return _nanoseconds_of_device(run, device)
+    clock = time.thread_time  # other processes do not disturb it
     best, spent = float("inf"), 0.0
     for _ in range(_REPEATS):
         begin = clock()
         run()
-        if device.type != "cpu":
-            torch.accelerator.synchronize()
         best = min(best, clock() - begin)
         spent += clock() - begin
         if spent > _LONG:
             break
     return best * 1e9
+
+
+def _nanoseconds_of_device(run: Any, device: torch.device) -> float:
+    run()
+    best = float("inf")
+    for _ in range(3):
+        torch.accelerator.synchronize(device)
+        begin = time.perf_counter()
+        for _ in range(_IN_FLIGHT):
+            run()
+        torch.accelerator.synchronize(device)
+        best = min(best, (time.perf_counter() - begin) / _IN_FLIGHT)
+    return best * 1e9
+
+
+def _operands(node: fx.Node) -> int:
+    """Tensors that a loop reads and writes."""
+    return 1 + len(_tensors_of(node))
 
 
 def _device_of(node: fx.Node) -> torch.device:

@@ -141,7 +141,7 @@ class _Reuse:
             return
         for each in between:
             self._while_run[each] += size
-        self.held.append((since.pop() + 1, at, rounded(size)))
+        self.held.append((since.pop() + 1, at, rounded(size, form[0])))
 
 
 def _peak_of_schedule(nodes: list[Any], rest: tuple[Any, ...], workspaces: list[int], symbols: Sizes, reuse: _Reuse,
@@ -176,8 +176,8 @@ def _peak_of_schedule(nodes: list[Any], rest: tuple[Any, ...], workspaces: list[
         name = each.buffer.get_name()
         if not first.is_extern() and end == each.start_step and name not in outputs:
             continue
-        made[each.start_step][name] = rounded(each.size_alloc)
-        freed[end][name] = rounded(each.size_free)
+        made[each.start_step][name] = rounded(each.size_alloc, first.get_device())
+        freed[end][name] = rounded(each.size_free, first.get_device())
         if each.size_alloc and each.size_alloc == each.size_free:
             forms[name] = each.buffer.node.get_device(), each.buffer.node.get_dtype(), each.size_alloc
     for root in last_read.keys() - handing.kept:

@@ -302,7 +302,7 @@ class Joint:
         value = self.nodes[at].meta.get("val")
         if not self.sizes.upper or not isinstance(value, torch.Tensor):
             return self.bytes[at]
-        return rounded(self.sizes.actual(value.numel(), sizes) * value.dtype.itemsize)
+        return rounded(self.sizes.actual(value.numel(), sizes) * value.dtype.itemsize, value)
 
     def growth_of_inputs(self) -> int:
         """Bytes that the inputs take at the upper end above those of this trace."""

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from .._older import name_of
 from .._reprise import UsageError, live_bytes
 from . import _hooks
 from ._budget import stacked, stacked_needs
@@ -156,7 +157,7 @@ class RunGraphs:
         return max(0, stacked([each.default for each in chosen]) - stacked([each.halves for each in chosen]))
 
     def report(self) -> list[GraphReport]:
-        return [report_of(f"graph {at}, of {each.code.co_qualname}", each.backend, each.planner, each.chosen)
+        return [report_of(f"graph {at}, of {name_of(each.code)}", each.backend, each.planner, each.chosen)
                 for at, each in enumerate(self._graphs) if each.planner and each.chosen]
 
 

@@ -225,6 +225,8 @@ def _expression(size: Any) -> Any:
 
 
 _MARK = "reprise"
+# Bytes that allocators round to: those of LibTorch for CPUs, and for CUDA.
+_UNIT, _UNIT_OF_DEVICE = 64, 512
 
 
 def mark(node: fx.Node, sizes: Sizes) -> None:
@@ -244,10 +246,12 @@ def value_of(node: fx.Node) -> Any:
 def bytes_of(node: fx.Node) -> int:
     """Of one tensor, as an allocator gives them out."""
     if _MARK in node.meta:
-        return rounded(node.meta[_MARK][1])
+        return rounded(node.meta[_MARK][1], value_of(node))
     value = node.meta.get("val")
-    return rounded(value.numel() * value.dtype.itemsize) if isinstance(value, torch.Tensor) else 0
+    return rounded(value.numel() * value.dtype.itemsize, value) if isinstance(value, torch.Tensor) else 0
 
 
-def rounded(count: int) -> int:
-    return -(-count // 64) * 64
+def rounded(count: int, on: Any = None) -> int:
+    """As the allocator of the tensor `on` gives them out, or of a device; None: a CPU's."""
+    unit = _UNIT if getattr(getattr(on, "device", on), "type", "cpu") == "cpu" else _UNIT_OF_DEVICE
+    return -(-count // unit) * unit

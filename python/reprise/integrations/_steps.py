@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from .._reprise import MemoryBudget, Step
+from .._reprise import MemoryBudget, Step, default_device
 
 _open = threading.local()
 
@@ -21,7 +21,7 @@ class LoopSteps:
 
     def follow(self, device: torch.device) -> None:
         """Makes the budget one of the device that the loop trains on, unless the user has named another one."""
-        if "device" not in self._options and device.type != "cpu":
+        if "device" not in self._options and device != default_device():
             self._options["device"] = device
             self.budget = MemoryBudget(self._memory_budget, **self._options)
 

@@ -9,7 +9,7 @@ import pathlib
 import sys
 from typing import NoReturn
 
-from .._reprise import UsageError, live_bytes
+from .._reprise import UsageError, default_device, live_bytes
 from .asked import Asked
 from .budgets import Refused, RunBudgets, rank, say
 from .graphs import plans_what_is_compiled
@@ -28,7 +28,7 @@ class _Parser(argparse.ArgumentParser):
 def parser() -> argparse.ArgumentParser:
     made = _Parser(prog="reprise run", description=_DESCRIPTION, allow_abbrev=False)
     made.add_argument("--budget", required=True, metavar="BYTES", help=_BUDGET)
-    made.add_argument("--device", default="cpu", help="the device whose bytes are meant; cpu")
+    made.add_argument("--device", help="the device whose bytes are meant; the machine's accelerator, where it has one, else cpu")
     made.add_argument("--report", metavar="FILE.json", help="write the figures of the run there; with several "
                       "processes, those of rank 0 into FILE.rank0.json")
     made.add_argument("-m", dest="is_module", action="store_true", help="SCRIPT is the name of a module")
@@ -42,11 +42,12 @@ def main(arguments: list[str]) -> None:
     given = parser().parse_args(arguments)
     try:
         asked = Asked.parse(given.budget)
-        live_bytes(given.device)
+        device = given.device or str(default_device())
+        live_bytes(device)
         program = Program(given.script, given.is_module)
     except (UsageError, RuntimeError) as error:
         _refuse(str(error).splitlines()[0])
-    budgets = RunBudgets(asked, given.device)
+    budgets = RunBudgets(asked, device)
     steps = Steps(budgets)
     steps.start()
     planned = contextlib.ExitStack()
