@@ -75,6 +75,16 @@ class Pack(ProjectTest):
         with self.assertRaisesRegex(SystemExit, r"the pack has [\d,]+ bytes, above the limit of 1,000; remove large files"):
             pack.pack(self.folder / "pack", ["zlib1g-dev"], most=1000)
 
+    def test_a_wheel_goes_along_and_what_is_none_is_refused(self):
+        wheel = self.folder / "reprise_torch-1-py3-none-any.whl"
+        wheel.write_bytes(b"a wheel")
+        pack.pack(self.folder / "pack", ["zlib1g-dev"], [wheel])
+        self.assertEqual((self.folder / "pack/wheels" / wheel.name).read_bytes(), b"a wheel")
+        for given in (self.folder / "missing.whl", GPU):
+            code, text = run(GPU, "pack", self.folder / "other", "--wheel", given)
+            self.assertEqual((code, text.strip()),
+                             (1, f"error: --wheel is '{given}', which is no wheel; give a file that scripts/wheel has made"))
+
     def test_a_package_that_is_not_installed_is_named(self):
         with self.assertRaisesRegex(SystemExit, "the files of the package no-such-package are unknown to dpkg-query; call "
                                                 "scripts/setup"):
@@ -98,7 +108,7 @@ class Run(ProjectTest):
         return text
 
     def test_without_a_gpu_a_part_says_so_and_that_the_build_needs_none(self):
-        for part in ("tests", "bench", "models"):
+        for part in ("tests", "python", "bench", "models"):
             text = self.error(part)
             self.assertIn(f"error: scripts/gpu run {part} needs a CUDA GPU, and ", text)
             self.assertIn("shows none (nvidia-smi says: No devices were found)", text)
@@ -114,7 +124,7 @@ class Run(ProjectTest):
         self.assertIn(f"in {TORCH} has no lib/libtorch_cuda.so; set REPRISE_TORCH_DIR", text)
 
     def test_an_unknown_part_is_named_beside_the_known_ones(self):
-        self.assertIn("error: there is no part 'test'; give build, tests, bench, models or all", self.error("test"))
+        self.assertIn("error: there is no part 'test'; give build, tests, python, bench, models or all", self.error("test"))
 
     def test_a_call_without_a_command_or_with_an_unknown_one_shows_the_commands(self):
         for arguments, said in (((), "error: give pack or run"), (("unpack",), "error: there is no command 'unpack', but pack")):

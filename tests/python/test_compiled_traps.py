@@ -247,6 +247,30 @@ def test_a_call_of_which_nothing_is_planned_warns_that_the_budget_binds_nothing(
 def test_a_budget_of_another_device_than_the_graph_s_is_refused_by_name():
     model = reprise.compile(nn.Linear(4, 4), memory_budget="1GiB", backend="aot_eager")
     assert model.memory_budget.device == torch.device("cpu")
-    model.memory_budget.device = torch.device("cuda:1")
-    with pytest.raises(reprise.UsageError, match="the budget is of the bytes of cuda:1, and the graph's tensors are on cpu; give device="):
-        model(torch.randn(2, 4, requires_grad=True))
+    model(torch.randn(2, 4, requires_grad=True)).sum().backward()
+    (graph,) = model.memory_budget.graphs
+    with pytest.raises(reprise.UsageError, match="is of the bytes of cuda:1, and the graph's tensors are on cpu; give device="):
+        graph.planner.joint.require_device(torch.device("cuda:1"))
+
+
+def test_models_of_one_step_share_a_budget_and_an_error_says_so():
+    def train(calls, models):
+        for seed in range(3):
+            torch.manual_seed(seed)
+            sum(call(batch()) for call in calls).backward()
+        found = [each.grad.clone() for model in models for each in model.parameters()]
+        for model in models:
+            model.zero_grad()
+        return found
+
+    models = [Language(), Language()]
+    expected = train([torch.compile(each, backend="aot_eager") for each in models], models)
+    torch._dynamo.reset()
+    with pytest.raises(reprise.BudgetError, match=r"Models that train in one step need one budget: reprise\.compiled\.budget\(\)"):
+        train([reprise.compile(each, memory_budget="70%", backend="aot_eager") for each in models], models)
+    torch._dynamo.reset()
+    for model in models:
+        model.zero_grad()
+    with compiled.budget("70%") as limits:
+        assert is_same(train([torch.compile(each, backend="aot_eager") for each in models], models), expected)
+    assert limits.peaks and all(each.recomputed for each in limits.report())

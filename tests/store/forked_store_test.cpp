@@ -73,7 +73,8 @@ TEST_F(ForkedStore, ADiskStoreSaysThatItIsTheParentsAndTheParentsGoesOn) {
 }
 
 TEST_F(ForkedStore, ABudgetThatParksThereComputesAgain) {
-  if (at::hasCUDA()) GTEST_SKIP() << "seeds are also a CUDA device's, which a child of fork cannot use";
+  if (at::hasCUDA())
+    GTEST_SKIP() << "seeds are also a CUDA device's, which a child of fork cannot use";
   const auto run = [] {
     at::set_num_threads(1);
     MemoryBudget budget(live_bytes() + MB(4),

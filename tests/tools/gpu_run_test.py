@@ -126,6 +126,28 @@ echo "{\\"case\\": \\"$*$PYTORCH_CUDA_ALLOC_CONF\\"}"; exit 1
             "hooks": ["hooks --device cuda:0 --json --quick"]})
 
 
+class Python(InFolder):
+    def test_the_device_s_tests_come_first_and_the_others_see_no_device(self):
+        program = self.folder / "python"
+        # As pytest: says what it was called with, and writes a report.
+        program.write_text("""#!/bin/sh
+echo "$* CUDA=${CUDA_VISIBLE_DEVICES-all} $PYTHONPATH" >>"$(dirname "$0")/calls"
+for each; do case $each in --junit-xml=*) echo '<testsuites><testsuite name="pytest"><testcase/></testsuite></testsuites>' \
+  >"${each#--junit-xml=}";; esac; done
+""")
+        program.chmod(0o755)
+        steps = self.steps()
+        with mock.patch.multiple(gpu_run, STATE=self.folder, SITE=self.folder / "site", wheels=lambda: [self.folder / "x.whl"]), \
+                mock.patch.object(sys, "executable", str(program)):
+            gpu_run.python(steps, argparse.Namespace(jobs=2))
+        install, device, compiled, others = (self.folder / "calls").read_text().splitlines()
+        self.assertIn(f"--target {self.folder}/site {self.folder}/x.whl", install)
+        self.assertRegex(device, rf"test_device\.py CUDA=all {self.folder}/site")
+        self.assertRegex(compiled, r"test_device_compiled\.py CUDA=all ")
+        self.assertRegex(others, r"tests/python .*CUDA= ")
+        self.assertEqual(steps.done["all on the CPU"]["result"]["passed"], 1)
+
+
 class Page(unittest.TestCase):
     def test_tests_figures_models_and_failures_are_shown(self):
         ended = {"state": "done", "seconds": 1.5, "date": "2026-11-25", "command": "x"}

@@ -119,7 +119,7 @@ def python(steps, options):
 
     # Compiled last, for it takes longest.
     check("device", ROOT / "tests/python/test_device.py")
-    check("device, compiled", ROOT / "tests/python/test_device_compiled.py")
+    check("device compiled", ROOT / "tests/python/test_device_compiled.py")
     # All the others are tests of the CPU, and its bytes are the default where no device is seen.
     check("all on the CPU", ROOT / "tests/python", *parallel(options.jobs), CUDA_VISIBLE_DEVICES="")
 

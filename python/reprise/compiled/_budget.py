@@ -158,7 +158,7 @@ class CompiledBudget:
 
     def choose(self, graph: PlannedGraph, joint: Joint, default: list[fx.Node]) -> Chosen:
         with self._lock, _without_gc():
-            self._require_device(joint)
+            joint.require_device(default_device() if self.device is None else torch.device(self.device))
             if self._scope:
                 self._peak_before_planning = max(self._peak_before_planning, self._scope.peak)
             at = len(self._in_step) if self._is_open() else 0
@@ -183,13 +183,6 @@ class CompiledBudget:
             if self._scope:
                 self._scope.__enter__()  # what planning took is not the step's
             return chosen
-
-    def _require_device(self, joint: Joint) -> None:
-        asked = default_device() if self.device is None else torch.device(self.device)
-        found = {each.meta["val"].device for each in joint.nodes if isinstance(each.meta.get("val"), torch.Tensor)}
-        if found and asked.type not in {each.type for each in found}:
-            on = ", ".join(sorted(map(str, found)))
-            raise UsageError(f"reprise.compile: the budget is of the bytes of {asked}, and the graph's tensors are on {on}; give device=")
 
     def _warn_of_limit(self, graph: PlannedGraph) -> None:
         count, most = sum(each.code is graph.code for each in self.graphs), torch._dynamo.config.recompile_limit
@@ -265,11 +258,13 @@ class CompiledBudget:
     def _refused(self, planner: GraphPlanner, none: NoPlan, limit: int, live: int) -> BudgetError:
         least = live + none.least + self._slack
         ends = ", ".join(f"{name} up to {most}" for name, most in planner.joint.sizes.named.items())
+        is_one_of_several = self.asked.share and self.measured and any(each is not self and each.peaks for each in _budgets)
+        several = ". Models that train in one step need one budget: reprise.compiled.budget()" if is_one_of_several else ""
         made_by = ", ".join(f"{name} ({format_bytes(count)})" for name, count in planner.largest_at_peak())
         return BudgetError(
             f"memory_budget '{self.asked.text}' is {format_bytes(limit)}, of which {format_bytes(live)} are live before the "
             f"graph runs; it needs at least {format_bytes(least)} ({least} bytes){ends and f' with {ends}'}. "
-            f"At its smallest peak it holds {made_by}. Raise memory_budget, or make the batch smaller")
+            f"At its smallest peak it holds {made_by}. Raise memory_budget, or make the batch smaller{several}")
 
     # -- Steps
 

@@ -297,6 +297,13 @@ class Joint:
             return self
         return Joint(self.module, self.info, self.outputs_of_forward, fuses=self.fuses, upper=upper)
 
+    def require_device(self, device: torch.device) -> None:
+        """Raises UsageError where no tensor is on a device of that kind."""
+        found = {each.meta["val"].device for each in self.nodes if isinstance(each.meta.get("val"), torch.Tensor)}
+        if found and device.type not in {each.type for each in found}:
+            raise UsageError(f"reprise.compile: the budget is of the bytes of {device}, and the graph's tensors are on "
+                             f"{', '.join(sorted(map(str, found)))}; give device=")
+
     def bytes_with(self, at: int, sizes: dict[str, int]) -> int:
         """In a call with these sizes."""
         value = self.nodes[at].meta.get("val")
