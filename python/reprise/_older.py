@@ -10,7 +10,7 @@ def add_note(error: BaseException, text: str) -> None:
     if hasattr(error, "add_note"):
         error.add_note(text)
     else:
-        error.__notes__ = [*getattr(error, "__notes__", []), text]
+        setattr(error, "__notes__", [*getattr(error, "__notes__", []), text])
 
 
 def name_of(code: CodeType) -> str:
