@@ -307,7 +307,7 @@ def test_a_function_that_torch_will_not_compile_again_is_named():
     call = reprise.compile(model, memory_budget="8GiB", backend="aot_eager", dynamic=False)
     with torch._dynamo.config.patch(recompile_limit=3):
         steps(call, model, [(4, 8), (4, 9)])
-        with pytest.warns(UserWarning, match=r"Language.forward has 3 compiled graphs, as many as .*recompile_limit.*dynamic=False"):
+        with pytest.warns(UserWarning, match=r"forward has 3 compiled graphs, as many as .*recompile_limit.*dynamic=False"):
             steps(call, model, [(4, 10)])
 
 
