@@ -118,8 +118,9 @@ def compare(seed, backend):
 
 def gradients(figures, quick):
     """Models whose losses, gradients or buffers are not those of torch.compile: with aot_eager to the bit. Inductor adds sums
-    up in another order in another loop, so that last bits may differ; a dropout that is drawn anew differs by a tenth."""
-    for backend, count, most in (("aot_eager", 3 if quick else 150, 0.0), ("inductor", 1 if quick else 50, 1e-6)):
+    up in another order in another loop, so that last bits may differ, as under torch's own budgets; a dropout that is drawn
+    anew differs by a tenth."""
+    for backend, count, most in (("aot_eager", 3 if quick else 150, 0.0), ("inductor", 1 if quick else 50, 1e-4)):
         found = {seed: compare(seed, backend) for seed in range(count)}
         planned = [each for each in found.values() if each is not None]
         wrong = [seed for seed, each in found.items() if each is not None and each > most]
@@ -127,6 +128,7 @@ def gradients(figures, quick):
         figures.add("python_compiled_gradients", f"{case}: wrong" + (f", seeds {wrong}" if wrong else ""), [len(wrong)], "models",
                     bar=0)
         figures.add("python_compiled_gradients", f"{case}: not bitwise", [sum(each > 0 for each in planned)], "models")
+        figures.add("python_compiled_gradients", f"{case}: largest difference", [max(planned, default=0.0)], "of the largest value")
 
 
 BENCHES = {"python_compiled_gradients": gradients}
