@@ -42,7 +42,8 @@
 // waits for the device, but with verify, an observer (once, at its end) or a store.
 // While a graph records the thread's stream (CUDA graphs), step(), every operator in a step, and
 // finish() throw UsageError: a step decides while it runs what to drop, which a graph cannot repeat.
-// Accelerators were tried on a simulated device (tests/fake_device), and on a GPU (docs/results/gpu.md).
+// Accelerators were tried on a simulated device (tests/fake_device), and on one GPU
+// (docs/results/gpu.md).
 //
 // A program must not do two things inside a step:
 // - write through a pointer (data_ptr(), accessor()) to anything but a factory's result that no

@@ -77,7 +77,7 @@ def _watch_backward() -> None:
 def device_of(model: object) -> torch.device:
     """Of the parameters that are in memory; the default if there are none."""
     parameters = model.parameters() if isinstance(model, torch.nn.Module) else ()
-    return next((each.device for each in parameters if each.device.type != "meta"), default_device())
+    return next((each.device for each in parameters if each.device.type != "meta"), None) or default_device()
 
 
 def auto_checkpoint(model: Model, memory_budget: str | int, **options: Any) -> Model:
@@ -85,7 +85,8 @@ def auto_checkpoint(model: Model, memory_budget: str | int, **options: Any) -> M
 
     A step goes from the first forward in training mode to the end of the outermost backward on that thread, or over
     several where the graph is retained. `memory_budget` and `options` are those of MemoryBudget, which is then
-    `model.memory_budget`. Its device is by default that of the model's parameters. Forwards inside of another step belong to that step. Raises UsageError as MemoryBudget does.
+    `model.memory_budget`. Its device is by default that of the model's parameters. Forwards inside of another step belong to
+    that step. Raises UsageError as MemoryBudget does.
     """
     budget = MemoryBudget(memory_budget, **{"device": device_of(model), **options})
     find_steps(model, budget)

@@ -113,7 +113,8 @@ OnExceeded on_exceeded_of(const std::string& text) {
 }
 
 BudgetOptions options_of(const py::kwargs& given) {
-  BudgetOptions options{.device = default_device()};
+  BudgetOptions options;
+  if (!given.contains("device")) options.device = default_device();
   for (const auto& [key, value] : given) {
     const auto name = key.cast<std::string>();
     const std::string of = "MemoryBudget: " + name;

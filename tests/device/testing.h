@@ -23,8 +23,8 @@ class OnCudaDevice : public ::testing::Test {
     if (at::accelerator::getAccelerator() != c10::kCUDA || at::accelerator::deviceCount() == 0) {
       GTEST_SKIP() << "there is no CUDA device";
     }
-    // Atomic additions round differently from run to run, and bits are compared here. A warning alone would leave fused
-    // attention as it is; cuBLAS needs workspaces of a fixed size for the same bits.
+    // Atomic additions round differently from run to run, and bits are compared here. A warning
+    // alone would leave fused attention as it is. cuBLAS must be given its workspaces' size.
     setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
     at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
     at::accelerator::emptyCache();

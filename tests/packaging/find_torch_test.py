@@ -103,8 +103,11 @@ class AcceptedTorch(ProjectTest):
                            input=text, text=True, check=True)
         (torch / "lib/libcudart.so").unlink()
         self.consumer(f"-DREPRISE_TORCH_DIR={torch}", "-DCMAKE_EXE_LINKER_FLAGS=-Wl,--as-needed")
+        needed = self.needed_libraries()
         for name in ("libtorch_cuda.so", "libc10_cuda.so"):
-            self.assertIn(name, self.needed_libraries())
+            self.assertIn(name, needed)
+            # LibTorch's own std::filesystem must not come before the system's.
+            self.assertLess(needed.index("libstdc++.so"), needed.index(name))
 
     def test_a_project_may_have_found_torch_before(self):
         text = self.consumer("-DSTOCK=before", f"-DCMAKE_PREFIX_PATH={TORCH}")

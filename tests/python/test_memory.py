@@ -19,6 +19,14 @@ def test_live_bytes_follow_tensors():
     assert reprise.allocation_count(torch.device("cpu")) > 0
 
 
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="the default is the accelerator, and this test is of the CPU")
+def test_without_an_accelerator_the_default_device_is_the_cpu():
+    before = reprise.live_bytes(None)
+    tensor = torch.ones(1000, 1000)
+    assert reprise.live_bytes("cpu") - before >= tensor.nbytes
+    assert reprise._reprise.default_device() == torch.device("cpu")
+
+
 def test_a_peak_scope_is_frozen_when_its_block_ends():
     with reprise.PeakScope("cpu") as scope:
         torch.ones(1000, 1000)

@@ -143,7 +143,7 @@ for each; do case $each in --junit-xml=*) echo '<testsuites><testsuite name="pyt
         install, device, compiled, others = (self.folder / "calls").read_text().splitlines()
         self.assertIn(f"--target {self.folder}/site {self.folder}/x.whl", install)
         self.assertRegex(device, rf"test_device\.py CUDA=all {self.folder}/site")
-        self.assertRegex(compiled, r"test_device_compiled\.py CUDA=all ")
+        self.assertRegex(compiled, r"test_device_compiled\.py -rP CUDA=all ")
         self.assertRegex(others, r"tests/python .*CUDA= ")
         self.assertEqual(steps.done["all on the CPU"]["result"]["passed"], 1)
 

@@ -114,8 +114,8 @@ def train(options):
             optimizer.step()
             optimizer.zero_grad()
         print(json.dumps({**meter.stop(start), "loss": loss.item()}), flush=True)
-    if plans(options.case):
-        print(json.dumps({"graphs": plans(options.case)}), flush=True)
+    if graphs := plans(options.case):
+        print(json.dumps({"graphs": graphs}), flush=True)
 
 
 def main():

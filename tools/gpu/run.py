@@ -117,9 +117,8 @@ def python(steps, options):
         steps.run(step, [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", f"--junit-xml={file}", *arguments],
                   read=of_program(file), environment={**python_path(), **environment})
 
-    # Compiled last, for it takes longest.
     check("device", ROOT / "tests/python/test_device.py")
-    check("device compiled", ROOT / "tests/python/test_device_compiled.py")
+    check("device compiled", ROOT / "tests/python/test_device_compiled.py", "-rP")  # the log has the peaks
     # All the others are tests of the CPU, and its bytes are the default where no device is seen.
     check("all on the CPU", ROOT / "tests/python", *parallel(options.jobs), CUDA_VISIBLE_DEVICES="")
 

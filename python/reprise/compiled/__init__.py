@@ -2,7 +2,8 @@
 
     model = reprise.compile(model, memory_budget="8GiB")
 
-Gradients are those of torch.compile without a budget, dropout included. docs/compiled.md has the limits.
+Gradients are those of torch.compile without a budget, dropout included; with inductor last bits may differ. docs/compiled.md has
+the limits.
 """
 
 from __future__ import annotations

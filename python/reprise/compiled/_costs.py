@@ -21,7 +21,7 @@ from ._sizes import value_of
 _REPEATS = 20
 # Seconds for the repeats: noise is small beside longer operators.
 _LONG = 0.01
-# Elements of a loop that is timed: on a CPU few enough for the nearest cache. An accelerator has its time for memory there too.
+# Elements of a loop that is timed: on a CPU few enough for the nearest cache. On an accelerator its traffic is subtracted.
 _SAMPLE, _SAMPLE_OF_DEVICE = 1 << 14, 1 << 24
 # Bytes that are copied: more than caches hold.
 _TRAFFIC_SAMPLE, _TRAFFIC_SAMPLE_OF_DEVICE = 1 << 24, 1 << 28
@@ -107,10 +107,12 @@ class Costs:
                 return lambda: node.target(*arguments, **named)  # type: ignore[operator]
         try:
             with _real():
-                count = _SAMPLE if value.device.type == "cpu" else _SAMPLE_OF_DEVICE
+                is_cpu = value.device.type == "cpu"
+                count = _SAMPLE if is_cpu else _SAMPLE_OF_DEVICE
                 call, many = (_nanoseconds(run(elements), value.device) for elements in (1, count))
-                moved = 0.0 if value.device.type == "cpu" else self.traffic(value.device) * value.dtype.itemsize * count * _operands(node)
-                return max(0.0, many - call - moved) / count
+                tensors = 1 + len(_tensors_of(node))
+                moving = 0.0 if is_cpu else self.traffic(value.device) * value.dtype.itemsize * tensors
+                return max(0.0, (many - call) / count - moving)
         except Exception:
             return 0.0
 
@@ -157,11 +159,6 @@ def _nanoseconds_of_device(run: Any, device: torch.device) -> float:
         torch.accelerator.synchronize(device)
         best = min(best, (time.perf_counter() - begin) / _IN_FLIGHT)
     return best * 1e9
-
-
-def _operands(node: fx.Node) -> int:
-    """Tensors that a loop reads and writes."""
-    return 1 + len(_tensors_of(node))
 
 
 def _device_of(node: fx.Node) -> torch.device:
