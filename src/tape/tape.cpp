@@ -24,8 +24,6 @@ namespace {
 // which may not fit.
 constexpr float kWeightOfGradients = 1e8;
 
-bool is_whole_number(at::ScalarType type) { return type == at::kLong || type == at::kInt; }
-
 }  // namespace
 
 std::int64_t living_records() {
@@ -74,7 +72,7 @@ Value& Tape::value_of(const at::Tensor& tensor) {
   cell->gone = memory.get() == nullptr && storage.nbytes() != 0;
   // Among the tensors that share it there may be a row of it.
   cell->is_read_by_pointer =
-      side_ == nullptr && is_whole_number(tensor.scalar_type()) && tensor.storage().use_count() > 1;
+      side_ == nullptr && holds_whole_numbers(tensor) && tensor.storage().use_count() > 1;
   cell->next = cells_;
   if (cells_ != nullptr) cells_->previous = cell;
   cells_ = cell;
@@ -273,7 +271,7 @@ void Tape::fill_index() {
 }
 
 bool Tape::may_be_read_by_pointer(const at::Tensor& tensor) const {
-  if (!is_whole_number(tensor.scalar_type()) || side_ != nullptr || !manages(tensor)) return false;
+  if (!holds_whole_numbers(tensor) || side_ != nullptr || !manages(tensor)) return false;
   return std::ranges::count_if(tensor.sizes(), [](std::int64_t size) { return size != 1; }) <= 1;
 }
 

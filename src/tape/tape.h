@@ -53,7 +53,8 @@ class Tape {
   Weighing* weighing() const { return weighing_.get(); }
   // Null on the CPU.
   DeviceSide* device_side() const { return side_.get(); }
-  // Plain, and on the budget's device.
+  // Plain, and on the budget's device. Asked under the limit's lock where another thread may drop
+  // what the tensor holds.
   bool manages(const at::Tensor& tensor) const {
     if (!libtorch::is_plain(tensor, device_.type())) return false;
     return side_ == nullptr || tensor.device() == device_;
@@ -93,6 +94,9 @@ class Tape {
   void discard(Producer* producer);
   // The value will not be dropped any more.
   void make_root(Value& value);
+  static bool holds_whole_numbers(const at::Tensor& tensor) {
+    return tensor.scalar_type() == at::kLong || tensor.scalar_type() == at::kInt;
+  }
   // Whether composites (at::lstm, tensor_split, ctc_loss) may read the tensor through a raw pointer
   // that they hold while they call other operators: lengths, batch sizes, offsets. LibTorch keeps
   // these as whole numbers along one dimension, in memory of the host.

@@ -20,8 +20,9 @@ void Recorder::note_gradient(const OperatorCall& call) {
       libtorch::schemas_named("aten::detach.default").front();
   if (&call.schema() != detach || !libtorch::is_accumulating()) return;
   const at::Tensor& tensor = call.arguments()[0].toTensor();
-  if (!tensor.defined() || !tape_.manages(tensor)) return;
+  if (!tensor.defined()) return;
   const Lock lock(libtorch::limit_mutex());
+  if (!tape_.manages(tensor)) return;
   if (Cell* const cell = Tape::cell_of(tensor)) {
     cell->tape.restore(*cell->value);
     if (cell->tape.log) cell->tape.log->restored(*cell->value);
@@ -47,8 +48,9 @@ void Recorder::answer_for_dropped(OperatorCall& call) const {
       libtorch::schemas_named("aten::is_pinned").front();
   if (&call.schema() != is_pinned || tape_.device_side() != nullptr) return;
   const at::Tensor& tensor = call.arguments()[0].toTensor();
-  if (!tensor.defined() || !tape_.manages(tensor)) return;
+  if (!tensor.defined()) return;
   const Lock lock(libtorch::limit_mutex());
+  if (!tape_.manages(tensor)) return;
   const Cell* const cell = Tape::cell_of(tensor);
   if (cell != nullptr && cell->own && !cell->value->has_bytes()) call.answer({c10::IValue(false)});
 }
@@ -57,9 +59,10 @@ void Recorder::answer_for_dropped(OperatorCall& call) const {
 void Recorder::note_views(OperatorCall& call) {
   call.proceed();
   const auto note = [&](const at::Tensor& tensor) {
-    if (!tensor.defined() || !tape_.may_be_read_by_pointer(tensor)) return;
+    if (!tensor.defined() || !Tape::holds_whole_numbers(tensor)) return;
     const Lock lock(libtorch::limit_mutex());
-    if (!tape_.is_closed()) Tape::keep_for_pointers(tensor.storage());
+    if (tape_.is_closed() || !tape_.may_be_read_by_pointer(tensor)) return;
+    Tape::keep_for_pointers(tensor.storage());
   };
   for (const c10::IValue& result : call.results()) {
     if (result.isTensor()) {
