@@ -53,6 +53,7 @@ def test_a_second_process_plans_nothing_and_takes_the_same_plan(folder, monkeypa
         found, second = trained(budget="95%")
     assert is_same(found, expected) and second.handed_over == first.handed_over
     assert (second.predicted_peak, second.default_peak) == (first.predicted_peak, first.default_peak)
+    assert second.predicted_seconds == first.predicted_seconds
     with as_in_a_new_process(monkeypatch, plans=False), pytest.raises(reprise.Error, match="planned again"):
         trained(budget=f"+{first.predicted_peak - 1}")
     with as_in_a_new_process(monkeypatch, plans=True):

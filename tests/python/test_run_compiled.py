@@ -41,6 +41,7 @@ def test_graphs_of_kernels_and_the_rest_share_one_budget(tmp_path):
     assert figures["peak"] <= figures["limit"] < figures["plain"]["peak"] and figures["dropped"] > 0
     (graph,) = figures["graphs"]
     assert graph["predicted_peak"] < graph["default_peak"] and sum(graph["recomputed"].values()) > 0
+    assert 0 < graph["measured_peak"] < graph["default_peak"] and graph["measured_seconds"] > 0
     # The plain step's least, with the compiler's own choice, is above the budget that was kept.
     assert figures["limit"] < figures["plain"]["peak"] - 0.45 * (figures["plain"]["peak"] - figures["plain"]["live"])
 

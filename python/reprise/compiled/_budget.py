@@ -19,7 +19,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._guards import CompileContext
 
 from .._older import name_of
 from .._reprise import BudgetError, PeakScope, UsageError, default_device, format_bytes, live_bytes
@@ -27,12 +26,13 @@ from ..running.asked import Asked
 from . import _hooks
 from ._cache import CachedPlanner
 from ._call import SCALARS, Call
+from ._graph import PlannedGraph
 from ._joint import Joint, Measured, Others
 from ._plan import Chosen, GraphPlanner, Need, NoPlan, for_range
 from ._ranks import Agreement
 from ._report import GraphReport, report_of
 from ._sizes import MOST_GROWTH, Seen
-from ._torch import InstructionTranslator, forget
+from ._torch import forget
 
 # Corrections after measured steps; what is live before a step, such as the optimizer's state, grows in the first ones.
 _MOST_CORRECTIONS = 3
@@ -40,59 +40,6 @@ _MOST_CORRECTIONS = 3
 _WORTH_IT = 0.02
 # A correction leaves that share of the limit besides, so that one suffices, and so does a share of what is predicted.
 _ROOM = 0.005
-
-
-class PlannedGraph:
-    def __init__(self, budget: CompiledBudget, backend: str) -> None:
-        self.budget, self.backend = budget, backend
-        self.code: CodeType = InstructionTranslator.current_tx().f_code
-        self.compilation = CompileContext.current_compile_id()
-        self.live_before = budget.live()
-        self.planner: GraphPlanner | None = None
-        self.chosen: Chosen | None = None
-        self.name = ""
-        self._calls: list[weakref.ref[Call]] = []
-
-    def refused(self, error: UsageError) -> None:
-        raise error
-
-    def choose(self, joint: Joint, default: list[fx.Node]) -> list[int]:
-        self.chosen = self.budget.choose(self, joint, default)
-        return self.chosen.saved
-
-    def has_calls(self) -> bool:
-        """Whether a backward can still come."""
-        self._calls = [each for each in self._calls if each() is not None]
-        return bool(self._calls)
-
-    def forward_begins(self, sizes: dict[str, int]) -> Call:
-        call = self.budget.begin_call(self, sizes)
-        self._calls.append(weakref.ref(call))
-        return call
-
-    def forward_ends(self, call: Call, outputs: list[torch.Tensor]) -> None:
-        call.made(outputs)
-
-    def first_backward_begins(self) -> None:
-        for each in self._calls:
-            call = each()
-            if call is not None:
-                call.first_backward_begins()
-
-    def backward_begins(self, freed: tuple[bool, ...]) -> None:
-        self.budget.begin_backward()
-        if self.has_calls() and self.chosen and self.planner:
-            call = self._calls[-1]()
-            if call is not None:
-                live = self.budget.live()
-                measured = call.measure(self.chosen.halves, self.planner.joint, live, freed)
-                if measured is not None:
-                    self.budget.measured[call.place] = measured
-
-    def backward_ends(self) -> None:
-        if self.has_calls():
-            self._calls.pop()
-        self.budget.close_step()
 
 
 @contextlib.contextmanager
@@ -354,7 +301,7 @@ class CompiledBudget:
         return stacked([each.chosen.halves for each in self._in_step if each.chosen])
 
     def report(self) -> list[GraphReport]:
-        return [report_of(each.name, each.backend, each.planner, each.chosen)
+        return [report_of(each.name, each.backend, each.planner, each.chosen, each.shown)
                 for each in self.graphs if each.chosen and each.planner] or self._reported  # until they are compiled once more
 
 

@@ -48,7 +48,7 @@ class CachedPlanner(GraphPlanner):
                 halves = _halves_of(known["default"], Others(), joint, default_saved)
                 for each in known["plans"]:
                     _halves_of(each["halves"], Others(), joint, each["saved"])
-                    if joint.saved_for(set(each["saved"])) != each["saved"]:
+                    if joint.saved_for(set(each["saved"])) != each["saved"] or "seconds" not in each:
                         raise ValueError("a plan of another graph")
                 if known["need"] is not None:
                     Need.read(known["need"])
@@ -64,18 +64,19 @@ class CachedPlanner(GraphPlanner):
             if each["others"] == others.written() and each["halves"]["peak"] <= room <= _NEAR * each["room"]:
                 self.default = self.default.beside(others)
                 halves = _halves_of(each["halves"], others, self.joint, each["saved"])
-                return Chosen(each["saved"], halves, self.default, each["recompute_seconds"], time.perf_counter() - begin)
+                return Chosen(each["saved"], halves, self.default, each["recompute_seconds"], time.perf_counter() - begin,
+                              each["seconds"])
         chosen = super().choose(room, others)
         plan = {"room": room, "others": others.written(), "saved": chosen.saved, "halves": _written(chosen.halves),
-                "recompute_seconds": chosen.recompute_seconds}
+                "recompute_seconds": chosen.recompute_seconds, "seconds": chosen.seconds}
         self._write({**self._known, "plans": [*self._known["plans"], plan][-_MOST_PLANS:]})
         return chosen
 
-    def realized(self, saved: list[int], recompute_seconds: float, others: Others) -> Chosen:
+    def realized(self, saved: list[int], recompute_seconds: float, seconds: float | None, others: Others) -> Chosen:
         """The plan that hands over `saved`, which another process has made of the same graph."""
         begin = time.perf_counter()
         self.default = self.default.beside(others)
-        return Chosen(saved, Halves(self.joint, saved, others), self.default, recompute_seconds, time.perf_counter() - begin)
+        return Chosen(saved, Halves(self.joint, saved, others), self.default, recompute_seconds, time.perf_counter() - begin, seconds)
 
     def need(self, graph: int = 0, measured: Measured | None = None, is_last: bool = False) -> Need:
         if graph or measured:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+import time
 import weakref
 
 import torch
 
-from .._reprise import PeakScope
+from .._reprise import PeakScope, default_device
 from ._joint import Joint, Measured, Others
 from ._schedule import Halves
 
@@ -14,10 +16,46 @@ from ._schedule import Halves
 SCALARS = 4096
 
 
-class Call:
+@dataclasses.dataclass(frozen=True)
+class Shown:
+    """What a whole call took: bytes above those live before it, until its backward had ended, and the seconds of both halves.
+    An accelerator's are not known, where calls return before they end."""
+
+    peak: int
+    seconds: float | None
+
+
+class WatchedCall:
     """One call of a graph's forward whose backward is still to come. It ends with its backward, or with its outputs."""
 
+    compilations = 0  # of all graphs
+
+    def __init__(self, device: str | torch.device | None) -> None:
+        self._is_timed = torch.device(device or default_device()).type == "cpu"
+        self._compilations = WatchedCall.compilations
+        self._whole = PeakScope(device)
+        self._seconds = 0.0
+
+    def forward_begins(self) -> None:
+        self._begin = time.perf_counter()
+
+    backward_begins = forward_begins
+
+    def forward_ends(self) -> None:
+        self._seconds += time.perf_counter() - self._begin
+
+    def shown(self) -> Shown | None:
+        """When its backward has ended. None where something was compiled meanwhile, which takes bytes of its own."""
+        self.forward_ends()
+        self._whole.__exit__(None, None, None)
+        if self._compilations != WatchedCall.compilations:
+            return None
+        return Shown(self._whole.peak_above_start, self._seconds if self._is_timed else None)
+
+
+class Call(WatchedCall):
     def __init__(self, place: int, live: int, device: str | torch.device | None, sizes: dict[str, int]) -> None:
+        super().__init__(device)
         self.place, self.live_before = place, live  # among the calls of the step, and bytes
         self.sizes = sizes
         self._device = device

@@ -116,7 +116,7 @@ def frontier(model: Callable[..., Any], *inputs: Any, loss: Callable[[Any], torc
 
 
 def _points_of(planner: GraphPlanner, count: int) -> Frontier:
-    operators = sum(planner.step._cost(at)[0] for at, _ in planner.step.operators) / 1e9
+    operators = planner.step.seconds
     smallest = planner.smallest()[0]
     least, most = min(smallest.peak, planner.default.peak), planner.default.peak
     found: list[FrontierPoint] = []

@@ -16,6 +16,7 @@ from torch._functorch import config
 
 from .. import _graphs
 from .._reprise import Error, UsageError, is_in_step, unseen
+from ._call import WatchedCall
 from ._joint import Joint
 from ._sizes import Binding
 from ._torch import common, partitioners
@@ -85,6 +86,7 @@ def planning(begin_graph: Callable[[str | UsageError], Graph | None]) -> Iterato
 
 def _compile(original: Callable[..., Any], begin_graph: Callable[[str | UsageError], Graph | None], module: Any, arguments: Any,
              rest: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    WatchedCall.compilations += 1
     given = inspect.signature(original).bind(module, arguments, *rest, **named)
     given.apply_defaults()
     options = given.arguments

@@ -34,6 +34,7 @@ class Chosen:
     default: Halves
     recompute_seconds: float
     planning_seconds: float
+    seconds: float | None  # of both halves, recomputation included; None where nothing had to be planned, and so timed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -190,7 +191,8 @@ class GraphPlanner:
         self._has_smallest = False
 
     def _chosen(self, saved: list[int], halves: Halves, nanoseconds: int, begin: float) -> Chosen:
-        return Chosen(saved, halves, self.default, nanoseconds / 1e9, time.perf_counter() - begin + self._seconds_before)
+        seconds = self._step.seconds + nanoseconds / 1e9 if self._step is not None else None
+        return Chosen(saved, halves, self.default, nanoseconds / 1e9, time.perf_counter() - begin + self._seconds_before, seconds)
 
 
 Planner = TypeVar("Planner", bound=GraphPlanner)

@@ -53,7 +53,7 @@ class Agreement:
             except NoPlan as none:
                 store.set(f"{place}/plan", json.dumps({"least": none.least}))
                 raise
-            store.set(f"{place}/plan", json.dumps({"saved": chosen.saved, "recompute_seconds": chosen.recompute_seconds}))
+            store.set(f"{place}/plan", json.dumps({name: getattr(chosen, name) for name in ("saved", "recompute_seconds", "seconds")}))
             return chosen
         if not _comes(lambda: bool(store.check([f"{place}/plan"]))):
             self.leave("rank 0 has made no plan")
@@ -61,7 +61,7 @@ class Agreement:
         plan = json.loads(store.get(f"{place}/plan"))
         if "least" in plan:
             raise NoPlan(plan["least"])
-        return planner.realized(plan["saved"], plan["recompute_seconds"], others)
+        return planner.realized(**plan, others=others)
 
     def leave(self, why: str | None = None) -> None:
         """From now on this process plans for itself; `why` is said."""

@@ -22,15 +22,12 @@ from .._reprise import UsageError, live_bytes
 from . import _hooks
 from ._budget import stacked, stacked_needs
 from ._cache import CachedPlanner
+from ._call import Shown, WatchedCall
 from ._joint import Joint, Others
 from ._plan import Chosen, GraphPlanner, Need, NoPlan, for_range
 from ._report import GraphReport, report_of
 from ._sizes import Seen
 from ._torch import InstructionTranslator, reset_code
-
-
-class _Token:
-    """One call of a graph's forward whose backward is still to come."""
 
 
 class RunGraph:
@@ -39,6 +36,7 @@ class RunGraph:
         self.code = InstructionTranslator.current_tx().f_code
         self.planner: CachedPlanner | None = None
         self.chosen: Chosen | None = None
+        self.shown: Shown | None = None
 
     def refused(self, error: UsageError) -> None:
         self._owner.say(error)
@@ -46,16 +44,24 @@ class RunGraph:
     def choose(self, joint: Joint, default: list[fx.Node]) -> list[int]:
         return self._owner.choose(self, joint, default)
 
-    def forward_begins(self, sizes: dict[str, int]) -> object:
-        return self._owner.opened(self)
+    def forward_begins(self, sizes: dict[str, int]) -> WatchedCall:
+        call = self._owner.opened(self)
+        call.forward_begins()
+        return call
 
-    def forward_ends(self, call: Any, outputs: list[torch.Tensor]) -> None:
+    def forward_ends(self, call: WatchedCall, outputs: list[torch.Tensor]) -> None:
         """The tape counts what others hold."""
+        call.forward_ends()
 
     def backward_begins(self, freed: tuple[bool, ...]) -> None:
         """Its bytes are the step's, which the tape measures."""
+        call = self._owner.last_call(self)
+        if call is not None:
+            call.backward_begins()
 
     def backward_ends(self) -> None:
+        call = self._owner.last_call(self)
+        self.shown = (call and call.shown()) or self.shown
         self._owner.closed(self)
 
 
@@ -70,7 +76,7 @@ class RunGraphs:
         self._graphs: list[RunGraph] = []
         self._seen: dict[CodeType, Seen] = {}
         self._needs: dict[str, Need] = {}
-        self._open: list[tuple[RunGraph, weakref.ref[_Token]]] = []
+        self._open: list[tuple[RunGraph, weakref.ref[WatchedCall]]] = []
         self._most: list[RunGraph] = []  # that were open at once in this step
 
     def planning(self) -> contextlib.AbstractContextManager[None]:
@@ -132,13 +138,16 @@ class RunGraphs:
     def step_begins(self) -> None:
         self._most = []
 
-    def opened(self, graph: RunGraph) -> object:
+    def opened(self, graph: RunGraph) -> WatchedCall:
         self._open = [each for each in self._open if each[1]() is not None]
-        token = _Token()
-        self._open.append((graph, weakref.ref(token)))
+        call = WatchedCall(self._device)
+        self._open.append((graph, weakref.ref(call)))
         if len(self._open) > len(self._most):
             self._most = [each for each, _ in self._open]
-        return token
+        return call
+
+    def last_call(self, graph: RunGraph) -> WatchedCall | None:
+        return next((call() for each, call in reversed(self._open) if each is graph), None)
 
     def closed(self, graph: RunGraph) -> None:
         for at in reversed(range(len(self._open))):
@@ -157,7 +166,7 @@ class RunGraphs:
         return max(0, stacked([each.default for each in chosen]) - stacked([each.halves for each in chosen]))
 
     def report(self) -> list[GraphReport]:
-        return [report_of(f"graph {at}, of {name_of(each.code)}", each.backend, each.planner, each.chosen)
+        return [report_of(f"graph {at}, of {name_of(each.code)}", each.backend, each.planner, each.chosen, each.shown)
                 for at, each in enumerate(self._graphs) if each.planner and each.chosen]
 
 

@@ -98,6 +98,7 @@ class Step:
                 self.half += not is_backward
         self.operators = operators
         beside = self._bytes_beside(operators)
+        total = 0
         numbers: dict[tuple[int, bool], int] = {}
         for slot, (at, is_backward) in enumerate(operators):
             if slot == self.half:
@@ -109,6 +110,7 @@ class Step:
                     reads.append(own)
             makes = []
             nanoseconds, workspace = self._cost(at)
+            total += nanoseconds
             for made in self._items(at) or (at,):
                 if not is_backward and self._is_fixed(made):
                     continue
@@ -119,6 +121,7 @@ class Step:
             self.step.add_operator(nanoseconds, reads, makes, beside[slot] + workspace)
         if self.half == len(operators):
             self._begin_backward(beside[-1] if beside else 0)
+        self.seconds = total / 1e9
         for at in {joint.roots[at] for at in joint.backward_outputs}:
             if (at, True) in numbers:
                 self.step.keep(numbers[at, True])

@@ -1,0 +1,78 @@
+"""One graph of a budget, from its compilation on."""
+
+from __future__ import annotations
+
+import weakref
+from types import CodeType
+from typing import TYPE_CHECKING
+
+import torch
+from torch import fx
+from torch._guards import CompileContext
+
+from .._reprise import UsageError
+from ._call import Call, Shown
+from ._joint import Joint
+from ._plan import Chosen, GraphPlanner
+from ._torch import InstructionTranslator
+
+if TYPE_CHECKING:
+    from ._budget import CompiledBudget
+
+
+class PlannedGraph:
+    def __init__(self, budget: CompiledBudget, backend: str) -> None:
+        self.budget, self.backend = budget, backend
+        self.code: CodeType = InstructionTranslator.current_tx().f_code
+        self.compilation = CompileContext.current_compile_id()
+        self.live_before = budget.live()
+        self.planner: GraphPlanner | None = None
+        self.chosen: Chosen | None = None
+        self.shown: Shown | None = None
+        self.name = ""
+        self._calls: list[weakref.ref[Call]] = []
+
+    def refused(self, error: UsageError) -> None:
+        raise error
+
+    def choose(self, joint: Joint, default: list[fx.Node]) -> list[int]:
+        self.chosen = self.budget.choose(self, joint, default)
+        return self.chosen.saved
+
+    def has_calls(self) -> bool:
+        """Whether a backward can still come."""
+        self._calls = [each for each in self._calls if each() is not None]
+        return bool(self._calls)
+
+    def forward_begins(self, sizes: dict[str, int]) -> Call:
+        call = self.budget.begin_call(self, sizes)
+        self._calls.append(weakref.ref(call))
+        call.forward_begins()
+        return call
+
+    def forward_ends(self, call: Call, outputs: list[torch.Tensor]) -> None:
+        call.forward_ends()
+        call.made(outputs)
+
+    def first_backward_begins(self) -> None:
+        for each in self._calls:
+            call = each()
+            if call is not None:
+                call.first_backward_begins()
+
+    def backward_begins(self, freed: tuple[bool, ...]) -> None:
+        self.budget.begin_backward()
+        if self.has_calls() and self.chosen and self.planner:
+            call = self._calls[-1]()
+            if call is not None:
+                live = self.budget.live()
+                measured = call.measure(self.chosen.halves, self.planner.joint, live, freed)
+                if measured is not None:
+                    self.budget.measured[call.place] = measured
+                call.backward_begins()
+
+    def backward_ends(self) -> None:
+        if self.has_calls():
+            call = self._calls.pop()()
+            self.shown = (call and call.shown()) or self.shown
+        self.budget.close_step()
