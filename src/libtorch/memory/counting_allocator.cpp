@@ -26,6 +26,7 @@
 #include <new>
 #include <vector>
 
+#include "libtorch/memory/freed_blocks.h"
 #include "libtorch/memory/fresh_memory.h"
 #include "libtorch/memory/large_memory.h"
 #include "libtorch/memory/limited_work.h"
@@ -58,10 +59,17 @@ constinit Level past_operators;
 
 std::int64_t size_of(void* data) { return static_cast<std::int64_t>(malloc_usable_size(data)); }
 
+// The lowest limit of all; changed under the lock.
+constexpr std::int64_t kNoLimit = std::numeric_limits<std::int64_t>::max();
+constinit std::atomic<std::int64_t> lowest_limit{kNoLimit};
+bool is_limited() { return lowest_limit.load(std::memory_order_relaxed) != kNoLimit; }
+
 void release(void* data) {
   if (data == nullptr) return;
   c10::profiledCPUMemoryReporter().Delete(data);
-  counters.live.fetch_sub(size_of(data));
+  const std::int64_t size = size_of(data);
+  counters.live.fetch_sub(size);
+  if (is_limited()) return FreedBlocks::give(data, static_cast<std::size_t>(size));
   c10::free_cpu(data);
 }
 
@@ -80,11 +88,6 @@ std::vector<LimitKeeper*>& keepers() {
   static auto* list = new std::vector<LimitKeeper*>;
   return *list;
 }
-// The lowest limit of all; changed under the lock.
-constexpr std::int64_t kNoLimit = std::numeric_limits<std::int64_t>::max();
-constinit std::atomic<std::int64_t> lowest_limit{kNoLimit};
-bool is_limited() { return lowest_limit.load(std::memory_order_relaxed) != kNoLimit; }
-
 // Asks all keepers. The lowest limit of those that made room.
 std::int64_t make_room(std::int64_t size) {
   std::int64_t lowest = kNoLimit;
@@ -126,11 +129,12 @@ bool give_up(std::int64_t bytes) {
 
 // What is freed may lie in pieces: twice as much goes with each try.
 void* allocate_or_give_up(std::size_t bytes) {
+  if (void* const data = FreedBlocks::take(bytes)) return data;
   for (auto more = static_cast<std::int64_t>(bytes);; more = 2 * std::min(more, kNoLimit / 2)) {
     try {
       return c10::alloc_cpu(bytes);
     } catch (const c10::Error&) {
-      if (!give_up(more)) throw;
+      if (!FreedBlocks::free_all() && !give_up(more)) throw;
     }
   }
 }
@@ -159,6 +163,7 @@ class CountingAllocator final : public c10::Allocator {
     const bool limited = is_limited();
     try {
       if (limited) ask_for(bytes);
+      if (!limited) FreedBlocks::free_all();
       data = limited ? allocate_or_give_up(bytes) : c10::alloc_cpu(bytes);
     } catch (c10::Error&) {
       c10::profiledCPUMemoryReporter().OutOfMemory(bytes);
@@ -288,6 +293,7 @@ LimitScope::~LimitScope() {
   const auto place = std::ranges::find(keepers(), &keeper_);
   if (place != keepers().end()) keepers().erase(place);
   update_lowest();
+  if (!is_limited()) FreedBlocks::free_all();
 }
 
 void install_counting_allocator() {
