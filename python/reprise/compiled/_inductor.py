@@ -164,6 +164,11 @@ def _peak_of_schedule(nodes: list[Any], rest: tuple[Any, ...], workspaces: list[
     forms: dict[str, Any] = {}
     live = sum(handing.sizes.values())
     last_read: dict[int, int] = {}
+    begins: dict[str, int] = {}
+    for each in buffers:
+        if not isinstance(each.buffer, memory.FreeableInputBuffer):
+            owner = _owner_of(each.buffer.node)
+            begins[owner] = min(begins.get(owner, each.start_step), each.start_step)
     for each in buffers:
         end = each.end_step if each.end_step >= 0 else count
         if isinstance(each.buffer, memory.FreeableInputBuffer):
@@ -174,9 +179,9 @@ def _peak_of_schedule(nodes: list[Any], rest: tuple[Any, ...], workspaces: list[
             continue
         first = nodes[each.start_step]
         name = each.buffer.get_name()
-        if not first.is_extern() and end == each.start_step and name not in outputs:
+        if _owner_of(each.buffer.node) != name or not first.is_extern() and end == each.start_step and name not in outputs:
             continue
-        made[each.start_step][name] = rounded(each.size_alloc, first.get_device())
+        made[begins[name]][name] = rounded(each.size_alloc, first.get_device())
         freed[end][name] = rounded(each.size_free, first.get_device())
         if each.size_alloc and each.size_alloc == each.size_free:
             forms[name] = each.buffer.node.get_device(), each.buffer.node.get_dtype(), each.size_alloc
@@ -203,6 +208,17 @@ def _peak_of_schedule(nodes: list[Any], rest: tuple[Any, ...], workspaces: list[
         for at in range(first, end):
             during[at] += size
     return max(during, default=live)
+
+
+def _owner_of(buffer: Any) -> str:
+    """The name of the buffer whose memory it is in: the parts of a concatenation are written into the whole."""
+    from torch._inductor import ir
+    from torch._inductor.virtualized import V
+
+    while isinstance(getattr(buffer, "layout", None), ir.NonOwningLayout):
+        buffer = V.graph.get_buffer(buffer.layout.view.get_name())
+    name: str = buffer.get_name()
+    return name
 
 
 def _are_one_kernel(node: Any, following: Any) -> bool:
