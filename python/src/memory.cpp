@@ -3,6 +3,7 @@
 #include <ATen/DeviceAccelerator.h>
 #include <pybind11/pybind11.h>
 #include <reprise/budget.h>
+#include <reprise/detail/freed_blocks.h>
 #include <reprise/error.h>
 #include <reprise/memory.h>
 #include <torch/csrc/utils/pybind.h>
@@ -138,6 +139,12 @@ void bind_memory(py::module_& module) {
           "peak_above_start",
           [](const Scope& scope) { return scope.peak() - scope.live_at_start(); },
           "peak - live_at_start: the bytes that the measured work needed on top of those live before.");
+
+  py::class_<detail::FreedBlocksUse>(
+      module, "_FreedBlocksUse",
+      "While one lives, the blocks that a thread freed last serve its next allocations of their\n"
+      "sizes, as in a step of a budget.")
+      .def(py::init());
 
   py::class_<HeldPin>(
       module, "Pin",

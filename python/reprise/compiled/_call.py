@@ -8,7 +8,7 @@ import weakref
 
 import torch
 
-from .._reprise import PeakScope, default_device
+from .._reprise import PeakScope, _FreedBlocksUse, default_device
 from ._joint import Joint, Measured, Others
 from ._schedule import Halves
 
@@ -34,6 +34,7 @@ class WatchedCall:
         self._is_timed = torch.device(device or default_device()).type == "cpu"
         self._compilations = WatchedCall.compilations
         self._whole = PeakScope(device)
+        self._freed_blocks: _FreedBlocksUse | None = _FreedBlocksUse()
         self._seconds = 0.0
 
     def forward_begins(self) -> None:
@@ -48,6 +49,7 @@ class WatchedCall:
         """When its backward has ended. None where something was compiled meanwhile, which takes bytes of its own."""
         self.forward_ends()
         self._whole.__exit__(None, None, None)
+        self._freed_blocks = None
         if self._compilations != WatchedCall.compilations:
             return None
         return Shown(self._whole.peak_above_start, self._seconds if self._is_timed else None)

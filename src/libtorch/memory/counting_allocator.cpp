@@ -59,17 +59,12 @@ constinit Level past_operators;
 
 std::int64_t size_of(void* data) { return static_cast<std::int64_t>(malloc_usable_size(data)); }
 
-// The lowest limit of all; changed under the lock.
-constexpr std::int64_t kNoLimit = std::numeric_limits<std::int64_t>::max();
-constinit std::atomic<std::int64_t> lowest_limit{kNoLimit};
-bool is_limited() { return lowest_limit.load(std::memory_order_relaxed) != kNoLimit; }
-
 void release(void* data) {
   if (data == nullptr) return;
   c10::profiledCPUMemoryReporter().Delete(data);
   const std::int64_t size = size_of(data);
   counters.live.fetch_sub(size);
-  if (is_limited()) return FreedBlocks::give(data, static_cast<std::size_t>(size));
+  if (FreedBlocks::is_wanted()) return FreedBlocks::give(data, static_cast<std::size_t>(size));
   c10::free_cpu(data);
 }
 
@@ -88,6 +83,11 @@ std::vector<LimitKeeper*>& keepers() {
   static auto* list = new std::vector<LimitKeeper*>;
   return *list;
 }
+// The lowest limit of all; changed under the lock.
+constexpr std::int64_t kNoLimit = std::numeric_limits<std::int64_t>::max();
+constinit std::atomic<std::int64_t> lowest_limit{kNoLimit};
+bool is_limited() { return lowest_limit.load(std::memory_order_relaxed) != kNoLimit; }
+
 // Asks all keepers. The lowest limit of those that made room.
 std::int64_t make_room(std::int64_t size) {
   std::int64_t lowest = kNoLimit;
@@ -163,8 +163,8 @@ class CountingAllocator final : public c10::Allocator {
     const bool limited = is_limited();
     try {
       if (limited) ask_for(bytes);
-      if (!limited) FreedBlocks::free_all();
-      data = limited ? allocate_or_give_up(bytes) : c10::alloc_cpu(bytes);
+      if (!FreedBlocks::is_wanted()) FreedBlocks::free_all();
+      data = allocate_or_give_up(bytes);
     } catch (c10::Error&) {
       c10::profiledCPUMemoryReporter().OutOfMemory(bytes);
       throw;
@@ -293,7 +293,6 @@ LimitScope::~LimitScope() {
   const auto place = std::ranges::find(keepers(), &keeper_);
   if (place != keepers().end()) keepers().erase(place);
   update_lowest();
-  if (!is_limited()) FreedBlocks::free_all();
 }
 
 void install_counting_allocator() {

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 
 #include "core/recycling_allocator.h"
+#include "reprise/detail/freed_blocks.h"
 
 namespace reprise::libtorch {
 namespace {
@@ -33,6 +35,7 @@ struct Blocks {
   }
 };
 constinit thread_local Blocks blocks{};
+constinit std::atomic<int> uses{0};
 
 struct Closer {
   ~Closer() {
@@ -45,6 +48,8 @@ struct Closer {
 constexpr std::size_t kSlack = 32;
 
 }  // namespace
+
+bool FreedBlocks::is_wanted() noexcept { return uses.load(std::memory_order_relaxed) != 0; }
 
 void* FreedBlocks::take(std::size_t bytes) noexcept {
   for (std::size_t at = blocks.count; at-- > 0;) {
@@ -78,3 +83,12 @@ bool FreedBlocks::free_all() noexcept {
 std::size_t FreedBlocks::bytes() noexcept { return blocks.bytes; }
 
 }  // namespace reprise::libtorch
+
+namespace reprise::detail {
+
+FreedBlocksUse::FreedBlocksUse() { ++libtorch::uses; }
+FreedBlocksUse::~FreedBlocksUse() {
+  if (--libtorch::uses == 0) libtorch::FreedBlocks::free_all();
+}
+
+}  // namespace reprise::detail

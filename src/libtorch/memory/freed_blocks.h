@@ -6,7 +6,8 @@
 // 700 operators (scripts/bench python_no_pressure).
 //
 // Each thread has blocks of its own, few and small beside what a step takes, and no limit counts
-// them, as no limit counts what malloc itself holds back. They are freed when the thread ends.
+// them, as no limit counts what malloc itself holds back. They are freed when the last use ends, by
+// other threads at their next allocation, and when the thread ends.
 #pragma once
 
 #include <cstddef>
@@ -19,6 +20,8 @@ class FreedBlocks {
   static constexpr std::size_t kMostBytes = std::size_t{1} << 24;
   static constexpr std::size_t kSmallest = std::size_t{1} << 16;
 
+  // Whether there is a FreedBlocksUse.
+  static bool is_wanted() noexcept;
   // A block of the calling thread's that malloc might have handed out for so many bytes. Null if
   // there is none.
   static void* take(std::size_t bytes) noexcept;

@@ -12,6 +12,8 @@
 #include <mutex>
 #include <thread>
 
+#include "reprise/detail/freed_blocks.h"
+
 namespace reprise::libtorch {
 
 class LimitKeeper {
@@ -120,6 +122,7 @@ class LimitScope {
   static void update_lowest();
 
   LimitKeeper& keeper_;
+  detail::FreedBlocksUse freed_blocks_;
 };
 
 }  // namespace reprise::libtorch

@@ -58,6 +58,19 @@ TEST_F(FreedBlocksTest, NothingIsKeptOnceTheLimitHasEnded) {
   EXPECT_EQ(FreedBlocks::bytes(), 0U);
 }
 
+TEST_F(FreedBlocksTest, AUseNeedsNoLimit) {
+  {
+    const detail::FreedBlocksUse use, another;
+    c10::DataPtr first = allocate(kBytes);
+    const void* const last = first.get();
+    first.clear();
+    EXPECT_EQ(allocate(kBytes).get(), last);
+    { const LimitScope scope(keeper_); }
+    EXPECT_GT(FreedBlocks::bytes(), 0U);
+  }
+  EXPECT_EQ(FreedBlocks::bytes(), 0U);
+}
+
 TEST_F(FreedBlocksTest, AnotherThreadFreesItsBlocksWhenItNextAllocates) {
   auto scope = std::make_unique<LimitScope>(keeper_);
   std::thread([&] {
