@@ -59,7 +59,8 @@ void Recorder::answer_for_dropped(OperatorCall& call) const {
 void Recorder::note_views(OperatorCall& call) {
   call.proceed();
   const auto note = [&](const at::Tensor& tensor) {
-    if (!tensor.defined() || !Tape::holds_whole_numbers(tensor)) return;
+    if (tape_.device_side() != nullptr || !tensor.defined()) return;
+    if (!Tape::holds_whole_numbers(tensor)) return;
     const Lock lock(libtorch::limit_mutex());
     if (tape_.is_closed() || !tape_.may_be_read_by_pointer(tensor)) return;
     Tape::keep_for_pointers(tensor.storage());

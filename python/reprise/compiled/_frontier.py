@@ -163,7 +163,7 @@ class _Traced:
     def backward_begins(self, freed: tuple[bool, ...]) -> None:
         raise AssertionError("the graph was not compiled")
 
-    def backward_ends(self) -> None:
+    def backward_ends(self, is_whole: bool) -> None:
         raise AssertionError("the graph was not compiled")
 
 

@@ -71,8 +71,8 @@ class PlannedGraph:
                     self.budget.measured[call.place] = measured
                 call.backward_begins()
 
-    def backward_ends(self) -> None:
+    def backward_ends(self, is_whole: bool) -> None:
         if self.has_calls():
             call = self._calls.pop()()
-            self.shown = (call and call.shown()) or self.shown
+            self.shown = (call and is_whole and call.shown()) or self.shown
         self.budget.close_step()

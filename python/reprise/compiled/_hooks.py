@@ -44,7 +44,10 @@ class Graph(Protocol):
         """`freed`: of each gradient that comes in, whether backward frees it after its last use."""
         ...
 
-    def backward_ends(self) -> None: ...
+    def backward_ends(self, is_whole: bool) -> None:
+        """`is_whole`: it has not failed."""
+        ...
+
 
 
 def _check_torch() -> None:
@@ -103,6 +106,7 @@ def _compile(original: Callable[..., Any], begin_graph: Callable[[str | UsageErr
     backward = options["bw_compiler"] or options["fw_compiler"]
 
     def compile_backward(half: Any, inputs: Any) -> Any:
+        WatchedCall.compilations += 1
         compiled = backward(half, inputs)
         if not getattr(compiled, "_boxed_call", False):
             graph.refused(UsageError(
@@ -113,11 +117,14 @@ def _compile(original: Callable[..., Any], begin_graph: Callable[[str | UsageErr
         gradients = [at for at, node in enumerate(half.graph.find_nodes(op="placeholder")) if partitioners._is_tangent(node)]
 
         def run(values: Any) -> Any:
+            is_whole = False
             try:
                 graph.backward_begins(tuple(_is_alone_in(values, at) for at in gradients))
-                return compiled(values)
+                results = compiled(values)
+                is_whole = True
+                return results
             finally:
-                graph.backward_ends()
+                graph.backward_ends(is_whole)
 
         run._boxed_call = True  # type: ignore[attr-defined]
         return run

@@ -40,7 +40,7 @@ def report_of(name: str, backend: str, planner: GraphPlanner, chosen: Chosen, sh
     again = _operators_again(joint, chosen.saved)
     return GraphReport(
         graph=name, backend=backend, default_peak=chosen.default.peak, predicted_peak=chosen.halves.peak,
-        measured_peak=shown.peak if shown else None, handed_over=chosen.halves.saved, kept=_kept(joint, chosen.saved),
+        measured_peak=shown.peak if shown else None, handed_over=chosen.halves.saved, kept=_kept(joint, chosen),
         recomputed=dict(collections.Counter(_module_of(joint, at) for at in again)),
         recomputed_lines=dict(collections.Counter(_line_of(joint, at) for at in again)),
         recompute_seconds=chosen.recompute_seconds, predicted_seconds=chosen.seconds, measured_seconds=shown.seconds if shown else None,
@@ -54,9 +54,9 @@ def _operators_again(joint: Joint, saved: list[int]) -> list[int]:
             if joint.in_forward[at] and joint.is_operator(at) and joint.kinds[at] is not Kind.VIEW]
 
 
-def _kept(joint: Joint, saved: list[int]) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for at in dict.fromkeys(joint.roots[each] for each in saved):
+def _kept(joint: Joint, chosen: Chosen) -> dict[str, int]:
+    counts = {"copies in other layouts": chosen.halves.copies} if chosen.halves.copies else {}
+    for at in dict.fromkeys(joint.roots[each] for each in chosen.saved):
         if joint.bytes[at]:
             name = _module_of(joint, at)
             counts[name] = counts.get(name, 0) + joint.bytes[at]

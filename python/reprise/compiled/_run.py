@@ -59,9 +59,9 @@ class RunGraph:
         if call is not None:
             call.backward_begins()
 
-    def backward_ends(self) -> None:
+    def backward_ends(self, is_whole: bool) -> None:
         call = self._owner.last_call(self)
-        self.shown = (call and call.shown()) or self.shown
+        self.shown = (call and is_whole and call.shown()) or self.shown
         self._owner.closed(self)
 
 
@@ -139,14 +139,18 @@ class RunGraphs:
         self._most = []
 
     def opened(self, graph: RunGraph) -> WatchedCall:
-        self._open = [each for each in self._open if each[1]() is not None]
+        self._forget_dead()
         call = WatchedCall(self._device)
         self._open.append((graph, weakref.ref(call)))
         if len(self._open) > len(self._most):
             self._most = [each for each, _ in self._open]
         return call
 
+    def _forget_dead(self) -> None:
+        self._open = [each for each in self._open if each[1]() is not None]
+
     def last_call(self, graph: RunGraph) -> WatchedCall | None:
+        self._forget_dead()
         return next((call() for each, call in reversed(self._open) if each is graph), None)
 
     def closed(self, graph: RunGraph) -> None:

@@ -39,8 +39,8 @@ class Halves:
         copies = forward_schedule.copies if forward_schedule else {}
         handed |= {name: -1 - number for number, name in enumerate(copies)}
         sizes |= {handed[name]: count for name, count in copies.items()}
-        self._copies = sum(copies.values())
-        self.saved += self._copies
+        self.copies = sum(copies.values())
+        self.saved += self.copies
         self.between = self.saved + self.held(Others())
         strides = forward_schedule.strides if forward_schedule else {}
         handing = Handing(handed, sizes, kept, frozenset(freed), joint.donated(saved), strides)
@@ -76,13 +76,13 @@ class Halves:
     def between_with(self, sizes: dict[str, int], others: Others) -> int:
         """What is handed over and held in a call with these sizes."""
         roots = self._roots | self._joint.outputs_in_backward(others)
-        return sum(self._joint.bytes_with(at, sizes) for at in roots) + self._copies
+        return sum(self._joint.bytes_with(at, sizes) for at in roots) + self.copies
 
     @property
     def late(self) -> int:
         """What is handed over and held while backward of later graphs runs."""
         roots = self._roots | self._joint.outputs_in_later_backward(self.others)
-        return sum(self._joint.bytes[at] for at in roots) + self._copies
+        return sum(self._joint.bytes[at] for at in roots) + self.copies
 
     @property
     def at_backward(self) -> int:

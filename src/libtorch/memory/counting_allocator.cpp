@@ -123,6 +123,7 @@ bool give_up(std::int64_t bytes) {
     if (!std::ranges::any_of(keepers(), frees)) return false;
   }
   // To the system, which may have nothing else for an allocation that malloc maps.
+  FreedBlocks::free_all();
   malloc_trim(0);
   return true;
 }
