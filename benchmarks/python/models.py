@@ -50,7 +50,7 @@ def vit():
     return model, {"pixel_values": torch.randn(BATCH, 3, 48, 48), "labels": torch.randint(0, 10, (BATCH,))}
 
 
-# Trained from the start, GPT-2, BERT, T5 and ViT have dropout of 0.1, and Llama has none.
+# As for training from random weights: dropout is 0.1, but for Llama, which has none.
 MODELS = {"GPT-2": gpt2, "BERT": bert, "T5": t5, "Llama": llama, "ViT": vit}
 
 

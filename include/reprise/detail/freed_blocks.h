@@ -3,7 +3,7 @@
 
 namespace reprise::detail {
 
-// While one lives, on all threads, as in a step of a budget. Thread-safe.
+// While one lives, all threads do that, as in a step of a budget. Thread-safe.
 class FreedBlocksUse {
  public:
   FreedBlocksUse();

@@ -166,21 +166,23 @@ def _peak_of_schedule(nodes: list[Any], rest: tuple[Any, ...], workspaces: list[
     last_read: dict[int, int] = {}
     begins: dict[str, int] = {}
     ends: dict[str, int] = {}
+    wholes: dict[str, Any] = {}
     for each in buffers:
-        if not isinstance(each.buffer, memory.FreeableInputBuffer):
-            owner = _owner_of(each.buffer.node)
-            begins[owner] = min(begins.get(owner, each.start_step), each.start_step)
-            ends[owner] = max(ends.get(owner, 0), each.end_step if each.end_step >= 0 else count)
-    for each in buffers:
+        end = each.end_step if each.end_step >= 0 else count
         if isinstance(each.buffer, memory.FreeableInputBuffer):
             # A view that is handed over keeps all of the memory that it is in.
             root = handing.memories.get(each.buffer.name)
             if root is not None:
-                last_read[root] = max(last_read.get(root, 0), each.end_step if each.end_step >= 0 else count)
+                last_read[root] = max(last_read.get(root, 0), end)
             continue
+        owner = _owner_of(each.buffer.node)
+        begins[owner] = min(begins.get(owner, each.start_step), each.start_step)
+        ends[owner] = max(ends.get(owner, 0), end)
+        if owner == each.buffer.get_name():
+            wholes[owner] = each
+    for name, each in wholes.items():
         first = nodes[each.start_step]
-        name = each.buffer.get_name()
-        if _owner_of(each.buffer.node) != name or not first.is_extern() and ends[name] == begins[name] and name not in outputs:
+        if not first.is_extern() and ends[name] == begins[name] and name not in outputs:
             continue
         made[begins[name]][name] = rounded(each.size_alloc, first.get_device())
         freed[ends[name]][name] = rounded(each.size_free, first.get_device())
