@@ -14,6 +14,7 @@ from unittest import mock
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools/gpu"))
 import models  # noqa: E402
+import race  # noqa: E402
 import report  # noqa: E402
 import run as gpu_run  # noqa: E402
 import steps as steps_module  # noqa: E402
@@ -126,6 +127,38 @@ echo "{\\"case\\": \\"$*$PYTORCH_CUDA_ALLOC_CONF\\"}"; exit 1
             "hooks": ["hooks --device cuda:0 --json --quick"]})
 
 
+class Race(InFolder):
+    def test_strategies_run_round_by_round_and_one_that_fails_says_why(self):
+        # As peers.py: the steps of `plain` take 5 ms, those of others 10; one has no room at first, and one later.
+        peers = self.folder / "peers.py"
+        peers.write_text("""
+import json, subprocess, sys
+case = sys.argv[sys.argv.index("--case") + 1]
+step = lambda: print(json.dumps({"ms": 5 if case == "plain" else 10, "peak_bytes": 7}))
+wait = lambda: print(json.dumps({"waits": True}), flush=True)
+if case == "reprise-compile:20%": sys.exit("the least is 3 bytes")
+step()
+wait()
+for line in sys.stdin:
+    if case == "compile:1": sys.exit("no room")
+    print("a line of a library")
+    [step() for _ in range(int(line))]
+    wait()
+graph = dict(predicted_peak=6, default_peak=9, predicted_seconds=1, planning_seconds=2, more=3)
+subprocess.Popen(["sleep", "5"])  # a compiler that lives on
+print(json.dumps({"graphs": [graph] if case.startswith("reprise") else []}), flush=True)
+""")
+        options = argparse.Namespace(rounds=3, batch=2, context=16)
+        figures = {each["case"]: each for each in race.race(options, [sys.executable, str(peers)])}
+        self.assertEqual(list(figures), list(race.CASES))
+        self.assertEqual(figures["plain"], {"case": "plain", "ms": 5, "spread": 0, "tokens_per_s": 6400, "peak_bytes": 7,
+                                            "first_ms": 5, "graphs": []})
+        self.assertEqual(figures["reprise-compile:60%"]["graphs"], [
+            {"predicted_peak": 6, "default_peak": 9, "predicted_seconds": 1, "planning_seconds": 2}])
+        self.assertEqual(figures["reprise-compile:20%"], {"case": "reprise-compile:20%", "failed": "the least is 3 bytes"})
+        self.assertEqual(figures["compile:1"], {"case": "compile:1", "failed": "no room"})
+
+
 class Python(InFolder):
     def test_the_device_s_tests_come_first_and_the_others_see_no_device(self):
         program = self.folder / "python"
@@ -155,6 +188,10 @@ class Page(unittest.TestCase):
             "tests": {"device": {**ended, "result": {"passed": 7, "failures": ["device: A.B"], "skipped": {"no reason": 2}}}},
             "bench": {"accelerator": {**ended, "result": [
                 {"case": "plain", "ours": 0.25, "peer": 0.5, "unit": "s", "ratio": 0.5, "runs": 9, "spread": 0.1}]}},
+            "compiled": {"gpt": {**ended, "result": [
+                {"case": "reprise-compile:50%", "tokens_per_s": 1e5, "ms": 81.0, "spread": 0.01, "peak_bytes": 6e9, "first_ms": 9000,
+                 "graphs": [{"predicted_peak": 2e9, "planning_seconds": 3.0}]},
+                {"case": "reprise-compile:35%", "failed": "the least is 3 bytes"}]}},
             "models": {"reprise plain": {**ended, "result": {
                 "batch": 8, "tokens_per_s": 100000.0, "ms": 80.0, "first_ms": 200.0, "peak_bytes": 12_000_000_000,
                 "last_peak_bytes": 11_000_000_000, "card_mib": 15000}},
@@ -164,7 +201,8 @@ class Page(unittest.TestCase):
                  "compiler": "c", "nvcc": "13", "python": "3.12", "torch": {"version": "2.11.0+cu130", "cuda": "13.0"}}
         text = report.page({"date": "2026-11-25", "commit": "abc", "machine": facts, "parts": parts})
         for part in ("NVIDIA H100", "2.11.0+cu130, CUDA 13.0", "device: 7 passed, 1 failed, 2 skipped.", "FAILED device: A.B",
-                     "skipped 2: no reason", "| plain | 0.25 | 0.5 | s | 0.5 | 9 | 0.1 |", "| reprise plain | 8 | 100,000 | 80 | 200 | 12 | 11 |",
+                     "skipped 2: no reason", "| plain | 0.25 | 0.5 | s | 0.5 | 9 | 0.1 |",
+                     "| reprise-compile:50% | 100,000 | 81 | 0.01 | 6 | 2 | 9 | 3 |", "| reprise-compile:35% | the least is 3 bytes |", "| reprise plain | 8 | 100,000 | 80 | 200 | 12 | 11 |",
                      "| torch plain | failed, exit code 1 |", "| reprise plain | 44 | 39 | 40 |"):
             self.assertIn(part, text)
 

@@ -31,9 +31,11 @@ class Shape:
     steps: int
     limit: float  # bytes in which the largest batch is looked for
 
+    def size(self, batch):
+        return ["--layers", self.layers, "--width", self.width, "--heads", self.heads, "--context", self.context, "--batch", batch]
+
     def options(self, batch, steps):
-        return ["--layers", self.layers, "--width", self.width, "--heads", self.heads, "--context", self.context,
-                "--batch", batch, "--steps", steps]
+        return [*self.size(batch), "--steps", steps]
 
     def parameters(self):
         block = 12 * self.width**2 + 13 * self.width
@@ -41,6 +43,8 @@ class Shape:
 
 
 LLAMA = Shape(layers=16, width=2048, heads=32, context=1024, batch=8, steps=12, limit=40e9)
+# Processes of all strategies fit on a card together.
+FEW_LAYERS = dataclasses.replace(LLAMA, layers=6)
 MEDIUM = Shape(layers=24, width=1024, heads=16, context=1024, batch=8, steps=12, limit=40e9)
 QUICK = Shape(layers=4, width=128, heads=4, context=128, batch=4, steps=4, limit=60e6)
 
@@ -51,7 +55,6 @@ class Machine:
     python: str
     device: str
     data: pathlib.Path
-    compiles: bool = True  # torch.compile's cases run
     environment: dict | None = None  # in which the package can be imported; None without the package
 
 
@@ -158,14 +161,6 @@ def python_cases(cases, network="gpt"):
     case("torch selective", "selective")
     if cases.where.environment and peak_of(every_block):
         case("reprise from Python, every-block's bytes", f"budget:{peak_of(every_block)}")
-    if not cases.where.compiles:
-        return
-    for share in (1, *SHARES):
-        case(f"torch compile {share:.0%}", f"compile:{share}")
-    case("torch compile every-block", "compile-every-block")
-    case("torch compile selective", "compile-selective")
-    for share in SHARES if cases.where.environment else ():
-        case(f"reprise compile {share:.0%}", f"reprise-compile:{share:.0%}")
 
 
 def largest_by_peak(cases, name, attempt, most):
@@ -219,8 +214,6 @@ def run(steps, where, shape):
     largest_by_peak(cases, "reprise selective", of_reprise("selective:matmul"), shape.limit)
     for name in ("plain", "every-block", "selective"):
         largest_by_peak(cases, f"torch {name}", of_torch(name), shape.limit)
-    if where.compiles:
-        largest_by_peak(cases, "torch compile 50%", of_torch("compile:0.5"), shape.limit)
     plain = steps.done.get("largest: reprise plain")
     if plain:
         largest_by_budget(cases, plain["result"]["batch"] * 2, shape.limit)

@@ -1,5 +1,6 @@
 """Trains a network of networks.py in Python under one strategy, torch's or the package's. Prints one JSON object a step: ms,
-loss, peak_bytes and, on a GPU, reserved_bytes; a last one has the plans of compiled graphs.
+loss, peak_bytes and, on a GPU, reserved_bytes; a last one has the plans of compiled graphs. With --on-demand it gives back what
+the allocator holds after --steps steps, prints {"waits": true}, and does so again after as many steps as a line of its input says.
 
 | case | strategy |
 | --- | --- |
@@ -16,6 +17,7 @@ import contextlib
 import dataclasses
 import functools
 import json
+import sys
 import time
 
 import torch
@@ -95,6 +97,21 @@ class Meter:
         return figures
 
 
+def counts(options):
+    """Of steps that run without a pause."""
+    yield options.steps
+    if options.on_demand:
+        wait()
+        for line in sys.stdin:
+            yield int(line)
+            wait()
+
+
+def wait():
+    torch.cuda.empty_cache()
+    print(json.dumps({"waits": True}), flush=True)
+
+
 def train(options):
     torch.manual_seed(1)
     device = torch.device(options.device)
@@ -103,7 +120,7 @@ def train(options):
     # One kernel after the other, as LibTorch's C++ optimizer.
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3, weight_decay=0.1, foreach=False)
     meter = Meter(device, options.case)
-    for _ in range(options.steps):
+    for _ in (step for count in counts(options) for step in range(count)):
         tokens = torch.randint(VOCABULARY, (options.batch, options.context + 1)).to(device)
         start = meter.start()
         with step():
@@ -114,8 +131,7 @@ def train(options):
             optimizer.step()
             optimizer.zero_grad()
         print(json.dumps({**meter.stop(start), "loss": loss.item()}), flush=True)
-    if graphs := plans(options.case):
-        print(json.dumps({"graphs": graphs}), flush=True)
+    print(json.dumps({"graphs": plans(options.case)}), flush=True)
 
 
 def main():
@@ -125,6 +141,7 @@ def main():
     for name in ("layers", "width", "heads", "context", "batch", "steps"):
         parser.add_argument(f"--{name}", type=int, required=True)
     parser.add_argument("--device", default="cuda:0")
+    parser.add_argument("--on-demand", action="store_true")
     options = parser.parse_args()
     kinds = {each.partition(":")[0]: ":" in each for each in CASES}
     kind, separator, amount = options.case.partition(":")

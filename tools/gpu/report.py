@@ -7,7 +7,7 @@ import subprocess
 
 import machine
 
-PARTS = ("build", "tests", "python", "bench", "models")
+PARTS = ("build", "tests", "python", "compiled", "bench", "models")
 END_OF_LOG = 100_000
 
 
@@ -70,6 +70,24 @@ def of_bench(part):
     return text
 
 
+def of_compiled(part):
+    text = ""
+    for network, record in part.items():
+        if not isinstance(record.get("result"), list):
+            continue
+        rows = []
+        for figure in record["result"]:
+            if "failed" in figure:
+                rows.append((figure["case"], figure["failed"], *[None] * 6))
+                continue
+            total = {key: sum(graph[key] for graph in figure["graphs"]) for key in figure["graphs"][0]} if figure["graphs"] else {}
+            rows.append((figure["case"], figure["tokens_per_s"], figure["ms"], figure["spread"], gigabytes(figure["peak_bytes"]),
+                         gigabytes(total.get("predicted_peak")), figure["first_ms"] / 1000, total.get("planning_seconds")))
+        text += f"\n{network}:\n\n" + table(("case", "tokens a second", "ms a step", "spread", "peak, GB", "predicted, GB",
+                                           "first step, s", "planning, s"), rows)
+    return text
+
+
 def of_models(part):
     columns = ("case", "batch", "tokens a second", "ms a step", "first step, ms", "peak, GB", "of the last step, GB",
                "reserved, GB", "the card's, GB")
@@ -93,7 +111,7 @@ def of_models(part):
     return text
 
 
-DETAILS = {"tests": of_tests, "python": of_tests, "bench": of_bench, "models": of_models}
+DETAILS = {"tests": of_tests, "python": of_tests, "compiled": of_compiled, "bench": of_bench, "models": of_models}
 
 
 def page(results):

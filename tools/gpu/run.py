@@ -1,4 +1,4 @@
-"""The parts of `scripts/gpu run`: build, tests, python, bench and models, one after the other, each of steps that can be resumed
+"""The parts of `scripts/gpu run`: build, tests, python, compiled, bench and models, one after the other, each of steps that can be resumed
 (steps.py). Results are written after every part, and also when the time has ended or a step has failed."""
 
 import argparse
@@ -21,7 +21,7 @@ from tally import Counts, tally  # noqa: E402
 BUILD = ROOT / "build/release"
 STATE = ROOT / "build/gpu"
 DEVICE = "cuda:0"
-PARTS = ("build", "tests", "python", "bench", "models")
+PARTS = ("build", "tests", "python", "compiled", "bench", "models")
 # Where the wheel of the package is installed.
 SITE = STATE / "site"
 # The benchmark runs under both, for fragmentation differs.
@@ -123,6 +123,15 @@ def python(steps, options):
     check("all on the CPU", ROOT / "tests/python", *parallel(options.jobs), CUDA_VISIBLE_DEVICES="")
 
 
+def compiled(steps, options):
+    if not install(steps):
+        return
+    for network, shape in (("gpt", models.QUICK if options.quick else models.MEDIUM),
+                           ("llama", models.QUICK if options.quick else models.FEW_LAYERS)):
+        command = [sys.executable, ROOT / "tools/gpu/race.py", "--network", network, "--device", DEVICE, *shape.size(shape.batch)]
+        steps.run(network, command, read=figures, environment=python_path())
+
+
 def parallel(jobs):
     """Options for several processes, where pytest can."""
     return ["-n", str(jobs), "--dist", "loadfile"] if importlib.util.find_spec("xdist") else []
@@ -162,15 +171,15 @@ def run_models(steps, options):
                models.QUICK if options.quick else models.MEDIUM)
 
 
-RUNS = {"build": build, "tests": tests, "python": python, "bench": bench, "models": run_models}
+RUNS = {"build": build, "tests": tests, "python": python, "compiled": compiled, "bench": bench, "models": run_models}
 
 
 def require(part, options):
     if part != "build":
         machine.require_gpu(part, options.torch)
-        if part == "python":
+        if part in ("python", "compiled"):
             if not wheels():
-                raise machine.NotHere("scripts/gpu run python needs a wheel of the package for this python3 and its torch; make one by "
+                raise machine.NotHere(f"scripts/gpu run {part} needs a wheel of the package for this python3 and its torch; make one by "
                                       "scripts/wheel, and pack it by scripts/gpu pack --wheel FILE")
         elif not (BUILD / "bin/reprise").exists() and "build" not in options.parts:
             raise machine.NotHere(f"scripts/gpu run {part} needs {BUILD}/bin/reprise; call scripts/gpu run build first")
@@ -190,7 +199,7 @@ def parsed():
         if part not in (*PARTS, "all"):
             raise machine.NotHere(f"there is no part '{part}'; give {', '.join(PARTS)} or all")
     if not options.parts or "all" in options.parts:
-        options.parts = [part for part in PARTS if part != "python" or wheels()]
+        options.parts = [part for part in PARTS if part not in ("python", "compiled") or wheels()]
     if options.seconds is None:
         options.seconds = 570 if len(options.parts) == 1 else 2640
     options.torch = os.environ["REPRISE_TORCH_DIR"]

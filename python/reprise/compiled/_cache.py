@@ -54,6 +54,7 @@ class CachedPlanner(GraphPlanner):
                     Need.read(known["need"])
                 self._known = known
                 joint.costs = {name: (each[0], each[1]) for name, each in known["costs"].items()}
+                joint.draw_order = [name for name in known["draws"] if name in joint.draws]
             except (OSError, ValueError, KeyError, TypeError, IndexError):
                 halves = None
         super().__init__(joint, default, halves)
@@ -88,7 +89,8 @@ class CachedPlanner(GraphPlanner):
         return need
 
     def _write(self, known: dict[str, Any]) -> None:
-        self._known = {"need": None, **known, "default": _written(self.default), "costs": self.joint.costs}
+        self._known = {"need": None, **known, "default": _written(self.default), "costs": self.joint.costs,
+                       "draws": self.joint.draw_order}
         if self._file is None:
             return
         text = json.dumps(self._known)

@@ -154,6 +154,9 @@ class _Traced:
         self.planner = GraphPlanner(joint, default)
         raise _Found
 
+    def draws(self) -> list[str]:
+        raise AssertionError("the graph was not compiled")
+
     def forward_begins(self, sizes: dict[str, int]) -> object:
         raise AssertionError("the graph was not compiled")
 

@@ -39,6 +39,9 @@ class PlannedGraph:
         self.chosen = self.budget.choose(self, joint, default)
         return self.chosen.saved
 
+    def draws(self) -> list[str]:
+        return self.planner.draws_of(self.chosen) if self.planner else []
+
     def has_calls(self) -> bool:
         """Whether a backward can still come."""
         self._calls = [each for each in self._calls if each() is not None]

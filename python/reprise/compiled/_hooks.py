@@ -7,7 +7,7 @@ import contextlib
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -17,6 +17,7 @@ from torch._functorch import config
 from .. import _graphs
 from .._reprise import Error, UsageError, is_in_step, unseen
 from ._call import WatchedCall
+from ._draws import drawn_in_order
 from ._joint import Joint
 from ._sizes import Binding
 from ._torch import common, partitioners
@@ -35,6 +36,10 @@ class Graph(Protocol):
         """Raises it, or returns where the graph may be split as torch does."""
 
     def choose(self, joint: Joint, default: list[fx.Node]) -> list[int]: ...
+    def draws(self) -> Sequence[str]:
+        """The order in which forward is to draw, once a plan is chosen."""
+        ...
+
     def forward_begins(self, sizes: dict[str, int]) -> object:
         """`sizes`: of this call, by symbol, where they vary."""
         ...
@@ -101,7 +106,9 @@ def _compile(original: Callable[..., Any], begin_graph: Callable[[str | UsageErr
 
     def split(joint: fx.GraphModule, inputs: Any, **known: Any) -> Any:
         with _choosing(graph, is_planned):
-            return partition(joint, inputs, **known)
+            halves = partition(joint, inputs, **known)
+        keep_order(graph.draws())
+        return halves
 
     backward = options["bw_compiler"] or options["fw_compiler"]
 
@@ -130,7 +137,8 @@ def _compile(original: Callable[..., Any], begin_graph: Callable[[str | UsageErr
         return run
 
     options["partition_fn"], options["bw_compiler"] = split, compile_backward
-    compiled = original(*given.args, **given.kwargs)
+    with drawn_in_order() as keep_order:
+        compiled = original(*given.args, **given.kwargs)
     if not is_planned:
         return compiled
     binding = Binding(module)

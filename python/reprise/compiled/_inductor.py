@@ -16,6 +16,7 @@ from torch import fx
 from torch._guards import detect_fake_mode
 
 from ._costs import COSTS
+from ._draws import drawn_in_order, draws_in
 from ._joint import Joint
 from ._kinds import Kind, kind_of
 from ._sizes import Sizes, bytes_of, rounded
@@ -42,6 +43,7 @@ class Schedule:
     peak: int
     copies: dict[str, int]  # bytes of inputs that are returned in another layout, such as what convolutions read, by name
     strides: dict[str, tuple[int, ...]]  # of the results
+    draws: list[str]  # the order of what may draw random numbers, by name
 
 
 def schedule_of(module: fx.GraphModule, joint: Joint, handing: Handing | None = None) -> Schedule | None:
@@ -75,7 +77,8 @@ def schedule_of(module: fx.GraphModule, joint: Joint, handing: Handing | None = 
         # Inductor does not know which gradients are, so that its order and its estimate are as if none were.
         with patch.object(memory, "is_nonfreeable_buffers", lambda read: read.name not in handing.freed and is_held(read)):
             peak = _peak_of_schedule(result, rest, workspaces, joint.sizes, _Reuse(estimate, while_run), handing)
-        found.append(Schedule(peak, *(({}, {}) if is_backward else _results(module))))
+        results: Any = ({}, {}, []) if is_backward else (*_results(module), draws_in(result, joint.draws))
+        found.append(Schedule(peak, *results))
         raise _Scheduled
 
     def known(module: fx.GraphModule, inputs: list[Any], *rest: Any) -> Any:
@@ -87,7 +90,9 @@ def schedule_of(module: fx.GraphModule, joint: Joint, handing: Handing | None = 
     with (patch.object(memory, "reorder_for_peak_memory", look), patch.object(compiler, "fake_tensor_prop", known),
           patch.object(graph, "get_donated_idxs", lambda: places),
           patch.object(after_aot, "save_graph_repro", lambda *args, **options: None),
+          drawn_in_order() as keep_order,
           config.patch(fx_graph_cache=False, fx_graph_remote_cache=False), joint.sizes.without_guards(), suppress(_Scheduled)):
+        keep_order(joint.draw_order or ())
         compiler.compile_fx_inner(module, inputs, static_input_idxs=(), is_backward=is_backward)
     return found[0] if found else None
 

@@ -12,6 +12,7 @@ from torch import fx
 from torch._functorch import config
 
 from .._reprise import UsageError
+from ._draws import may_draw
 from ._kinds import Kind, is_repeatable, is_size, kind_of
 from ._sizes import Sizes, bytes_of, mark, rounded
 from ._torch import InputMutationAOTOutput, partitioners
@@ -103,6 +104,10 @@ class Joint:
         # Of calls in the layouts that the compiler chose, for its own plan and for the newest: nanoseconds and workspace, by name.
         self.costs: dict[str, tuple[int, int]] = {}
         self.newest_costs: dict[str, tuple[int, int]] = {}
+        draws = [node.name for at, node in enumerate(self.nodes) if self.in_forward[at] and may_draw(node)] if fuses else []
+        self.draws = frozenset(draws if len(draws) > 1 else ())
+        # How the compiler's own forward draws, by name; None until its schedule was seen.
+        self.draw_order: list[str] | None = None if self.draws else []
 
     def _root(self, at: int) -> int:
         """Whose memory the node's result is in."""

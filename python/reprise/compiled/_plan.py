@@ -163,6 +163,11 @@ class GraphPlanner:
                     (default.early_peak, default.late_peak), (default.between, default.late),
                     0 if measured else default.gradients, graph, measured, after, self.joint.bytes_of_forward)
 
+    def draws_of(self, chosen: Chosen | None) -> list[str]:
+        """The order in which a forward of that plan is to draw, by name; empty for the compiler's own."""
+        is_default = chosen is None or chosen.saved == self.default_saved
+        return [] if is_default else self.joint.draw_order or []
+
     def largest_at_peak(self) -> list[tuple[str, int]]:
         """The names and bytes of what the operator reads and makes during which the smallest plan takes most."""
         _, _, plan = self.smallest()

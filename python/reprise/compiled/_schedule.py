@@ -31,18 +31,20 @@ class Halves:
         kept = self._kept(others)
         self.others = others
         self.gradients = sum(joint.bytes[at] for at in {joint.roots[at] for at in joint.backward_outputs})
-        forward_schedule = None
-        if joint.fuses and any(node.target is torch.ops.aten.convolution.default for node in forward.graph.nodes):
-            # Its layouts are not those of the graph, here and in backward.
-            forward_schedule = schedule_of(forward, joint)
+        # Its layouts are not those of the graph, here and in backward.
+        has_layouts = joint.fuses and any(node.target is torch.ops.aten.convolution.default for node in forward.graph.nodes)
+        forward_schedule = schedule_of(forward, joint) if has_layouts or joint.draw_order is None else None
+        if joint.draw_order is None:
+            joint.draw_order = forward_schedule.draws if forward_schedule else []
+        layouts = forward_schedule if has_layouts else None
         # The memory of a copy has a number that no node has.
-        copies = forward_schedule.copies if forward_schedule else {}
+        copies = layouts.copies if layouts else {}
         handed |= {name: -1 - number for number, name in enumerate(copies)}
         sizes |= {handed[name]: count for name, count in copies.items()}
         self.copies = sum(copies.values())
         self.saved += self.copies
         self.between = self.saved + self.held(Others())
-        strides = forward_schedule.strides if forward_schedule else {}
+        strides = layouts.strides if layouts else {}
         handing = Handing(handed, sizes, kept, frozenset(freed), joint.donated(saved), strides)
         backward_schedule = schedule_of(backward, joint, handing) if joint.fuses else None
         self._in_backward = backward_schedule.peak if backward_schedule else _eager_peak(backward, handed, sizes, kept)

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ATen/Context.h>
+#include <c10/core/DispatchKey.h>
 #include <c10/core/StorageImpl.h>
 #include <c10/core/Stream.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
@@ -43,6 +44,10 @@ Pointer make_node() {
     return Pointer(c10::make_intrusive<OurNode>());
   }
 }
+
+// Up to 2.12 Python's dispatch key comes after Fake, and Python's handlers (dispatch modes, tensor subclasses) run with all
+// keys before theirs off.
+inline constexpr bool kPythonsKeyComesAfterFake = c10::DispatchKey::Python < c10::DispatchKey::Fake;
 
 // The operator that autograd's errors name: "MulBackward0", or "Mul" where LibTorch has such names.
 template <class Node>

@@ -9,14 +9,15 @@
 #include <torch/library.h>
 
 #include <cstdlib>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
 
 #include "libtorch/autograd/engine.h"
 #include "libtorch/base/leaving_errors.h"
+#include "libtorch/base/versions.h"
 #include "libtorch/memory/limited_work.h"
+#include "libtorch/operators/kernels_below_autograd.h"
 #include "libtorch/operators/operator_facts.h"
 #include "libtorch/operators/own_draws.h"
 
@@ -66,55 +67,43 @@ bool runs_as_parts(const c10::OperatorHandle& op, const OperatorFacts& facts, Di
              c10::toRuntimePerBackendFunctionalityKey(DispatchKey::Dense, backend));
 }
 
-// Where autograd's keys are off (inference mode, AutoDispatchBelowAutograd) composites come this
-// far down: they are let through to their parts.
-void at_fake(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
-  const DispatchKeySet next = keys & below(DispatchKey::Fake);
+constexpr DispatchKey kAbove = DispatchKey::TESTING_ONLY_GenericMode;
+// Keys at which calls are diverted; all of them are off while a call is handled.
+constexpr DispatchKeySet kDiverting({DispatchKey::Fake, kAbove, kKeyBelowAutograd});
+
+void at_key_below(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+  const DispatchKeySet next = keys & below(kKeyBelowAutograd);
   const OperatorFacts& facts = facts_of(op);
   if (runs_as_parts(op, facts, next)) return op.redispatchBoxed(next, stack);
-  const c10::impl::ExcludeDispatchKeyGuard off(DispatchKey::Fake);
+  const c10::impl::ExcludeDispatchKeyGuard off(kDiverting);
   handle(op, facts, next, *stack);
 }
 
-constexpr DispatchKey kAbove = DispatchKey::TESTING_ONLY_GenericMode;
-constexpr DispatchKey kBelow = DispatchKey::CustomRNGKeyId;
-// Backends whose kernels come before that key.
-constexpr DispatchKeySet kBackendsBefore({DispatchKey::MkldnnCPU, DispatchKey::Sparse,
-                                          DispatchKey::SparseCsr, DispatchKey::NestedTensor});
-
-void at_custom_rng(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
-  const c10::impl::ExcludeDispatchKeyGuard off(kAbove);
-  handle(op, facts_of(op), keys & below(kBelow), *stack);
-}
-
-// A fallback on CustomRNGKeyId would be passed over by operators with a kernel for all backends.
-class KernelsBelowAutograd {
- public:
-  void add(const c10::OperatorHandle& op) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (op.hasKernelForDispatchKey(kBelow)) return;
-    registrations_.push_back(c10::Dispatcher::singleton().registerImpl(
-        op.operator_name(), kBelow, c10::KernelFunction::makeFromBoxedFunction<&at_custom_rng>(),
-        std::nullopt, nullptr, "reprise"));
-  }
-
- private:
-  std::mutex mutex_;
-  std::vector<c10::RegistrationHandleRAII> registrations_;
-};
-
-// What is only ever run by its parts must have no kernel there: backends without a key of their own
-// for autograd would take it for theirs.
-bool may_run_whole(const c10::OperatorHandle& op) {
-  const DispatchKeySet dense = DispatchKeySet(DispatchKey::Dense) |
-                               DispatchKeySet(DispatchKeySet::RAW, c10::full_backend_mask);
-  return !facts_of(op).composite || op.hasKernelForAnyDispatchKey(dense);
-}
-
 KernelsBelowAutograd& kernels_below_autograd() {
-  static auto* kernels = new KernelsBelowAutograd;
+  static auto* kernels =
+      new KernelsBelowAutograd(c10::KernelFunction::makeFromBoxedFunction<&at_key_below>());
   return *kernels;
 }
+
+// Where autograd's keys are off (inference mode, AutoDispatchBelowAutograd) composites come this
+// far down: they are let through to their parts.
+void at_fake(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+  const DispatchKeySet next = (keys & below(DispatchKey::Fake)).remove(kKeyBelowAutograd);
+  if (kPythonsKeyComesAfterFake && next.has(DispatchKey::Python)) {
+    // What Python's handlers call is diverted by the other key.
+    kernels_below_autograd().add_to_all();
+    const c10::impl::IncludeDispatchKeyGuard on(kKeyBelowAutograd);
+    return op.redispatchBoxed(next, stack);
+  }
+  const OperatorFacts& facts = facts_of(op);
+  if (runs_as_parts(op, facts, next)) return op.redispatchBoxed(next, stack);
+  const c10::impl::ExcludeDispatchKeyGuard off(kDiverting);
+  handle(op, facts, next, *stack);
+}
+
+// Backends whose kernels come before the key below autograd.
+constexpr DispatchKeySet kBackendsBefore({DispatchKey::MkldnnCPU, DispatchKey::Sparse,
+                                          DispatchKey::SparseCsr, DispatchKey::NestedTensor});
 
 void at_generic_mode(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
   const DispatchKeySet next = keys & below(kAbove);
@@ -130,11 +119,11 @@ void at_generic_mode(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* 
     off.emplace(kAbove);
     return handle(op, facts, next, *stack);
   }
-  if (!op.hasKernelForDispatchKey(kBelow)) kernels_below_autograd().add(op);
+  if (!op.hasKernelForDispatchKey(kKeyBelowAutograd)) kernels_below_autograd().add(op);
   // What autograd's own kernel calls (the copy of what an operator in place is about to change) is
   // seen as well; what is called by kernels that come before the added key is not.
   if (next.has_any(kBackendsBefore)) off.emplace(kAbove);
-  op.redispatchBoxed(next.add(kBelow), stack);
+  op.redispatchBoxed(next.add(kKeyBelowAutograd), stack);
 }
 
 template <auto kFallback>
@@ -159,13 +148,9 @@ constexpr Variant kVariants[] = {
        register_fallback<&at_fake>(DispatchKey::Fake);
        diverting_key = DispatchKey::Fake;
      }},
-    {"generic", [] { return is_free(kAbove) && is_free(kBelow); },
+    {"generic", [] { return is_free(kAbove) && is_free(kKeyBelowAutograd); },
      [] {
-       auto& dispatcher = c10::Dispatcher::singleton();
-       for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
-         const auto op = dispatcher.findSchema(name);
-         if (op && may_run_whole(*op)) kernels_below_autograd().add(*op);
-       }
+       kernels_below_autograd().add_to_all();
        register_fallback<&at_generic_mode>(kAbove);
        diverting_key = kAbove;
      }},
@@ -258,9 +243,7 @@ const InterceptorLink* innermost_interceptor() {
 
 c10::impl::LocalDispatchKeySet keys_without_interceptors() {
   c10::impl::LocalDispatchKeySet keys = c10::impl::tls_local_dispatch_key_set();
-  if (diverting_key != DispatchKey::Undefined) {
-    keys.included_ = keys.included_.remove(diverting_key);
-  }
+  if (diverting_key != DispatchKey::Undefined) keys.included_ = keys.included_ - kDiverting;
   return keys;
 }
 

@@ -20,7 +20,7 @@
 // forces one.
 //
 // Under a Python dispatch mode (torch.utils._python_dispatch) "fake" sees what the mode calls,
-// "generic" does not.
+// "generic" does not. Up to LibTorch 2.12, where Python's key comes after Fake, it does so by CustomRNGKeyId.
 #pragma once
 
 #include <ATen/core/function_schema.h>

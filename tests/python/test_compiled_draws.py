@@ -1,0 +1,86 @@
+"""A compiled forward draws its random numbers in the order that it has without a budget. Inductor puts draws where memory is
+least, so that it chose another order for another plan, and stored compiled code without knowing of it."""
+
+import pytest
+import torch
+from test_compiled import fresh  # noqa: F401
+from torch import nn
+from torch.nn import functional as F
+
+import reprise
+from reprise import compiled
+from reprise.compiled import _draws, _joint
+
+ROWS, WIDTH, HEADS = 64, 32, 4
+
+
+@torch.library.custom_op("reprise_draws::scaled", mutates_args=())
+def scaled(x: torch.Tensor, factor: float) -> torch.Tensor:
+    return x * factor
+
+
+scaled.register_fake(lambda x, factor: torch.empty_like(x))
+scaled.register_autograd(lambda ctx, gradient: (1.5 * gradient, None))
+
+
+class Draws(nn.Module):
+    """Draws in a kernel of LibTorch's (rrelu), and from three seeds."""
+
+    def __init__(self):
+        super().__init__()
+        self.parts = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(8))
+        self.norm = nn.LayerNorm(WIDTH)
+
+    def forward(self, x):
+        first, noisy, rest, wide, dropped, viewed, queries, keys = self.parts
+        x = x + scaled(torch.relu(first(self.norm(x))), 1.5).softmax(1)
+        x = x + rest(F.rrelu(noisy(self.norm(x)), training=True) * torch.rand_like(x))
+        x = x + F.dropout(dropped(F.gelu(wide(self.norm(x)))), 0.2)
+        halves = viewed(self.norm(x)).view(ROWS, HEADS, -1).transpose(0, 1).chunk(2, 2)
+        x = x + torch.cat([halves[1].tanh(), halves[0].sigmoid()], 2).transpose(0, 1).reshape(ROWS, WIDTH)
+        y = self.norm(x)
+        q, k, v = (each.view(1, ROWS, HEADS, -1).transpose(1, 2) for each in (queries(y), keys(y), y))
+        x = x + F.scaled_dot_product_attention(q, k, v, dropout_p=0.1).transpose(1, 2).reshape(ROWS, WIDTH)
+        return x.square().mean()
+
+
+def loss_of(compile):
+    torch._dynamo.reset()
+    torch.manual_seed(44)
+    model = Draws()
+    call = compile(model)
+    x = torch.linspace(-1, 1, ROWS * WIDTH).view(ROWS, WIDTH)
+    for _ in range(2):
+        torch.manual_seed(0)
+        loss = call(x)
+        loss.backward()
+    return loss.item()
+
+
+def within(model):
+    return reprise.compile(model, memory_budget="90%")
+
+
+def test_draws_keep_their_order(monkeypatch, tmp_path):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    expected = loss_of(lambda model: torch.compile(model, dynamic=False))
+    with monkeypatch.context() as without:
+        without.setattr(_joint, "may_draw", lambda node: False)
+        without.setenv("REPRISE_PLAN_CACHE_DIR", "")
+        other = loss_of(within)
+    assert abs(other - expected) > 1e-3 * expected  # what this test is of
+    # Inductor has stored that code, of the same graph.
+    assert loss_of(within) == pytest.approx(expected, rel=1e-5)
+    [graph] = compiled.report()
+    assert graph.recomputed
+    # A plan from disk keeps it as well.
+    assert loss_of(within) == pytest.approx(expected, rel=1e-5)
+
+
+def test_an_operator_of_another_library_may_draw():
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    draws = {target: _draws.may_draw(graph.call_function(target, (x,))) for target in (
+        torch.ops.reprise_draws.scaled.default, torch.ops.aten.bernoulli.default, torch.ops.aten.relu.default,
+        torch.ops._c10d_functional.wait_tensor.default)}
+    assert list(draws.values()) == [True, True, False, False]
