@@ -79,6 +79,21 @@ class Leaving {
 };
 thread_local Leaving* Leaving::innermost = nullptr;
 
+// Also where frames that the exception has passed hold it, as contextlib's do in CPython 3.10: it holds
+// them by its traceback.
+void drop_exception() {
+  PyObject* type = nullptr;
+  PyObject* value = nullptr;
+  PyObject* traceback = nullptr;
+  PyErr_Fetch(&type, &value, &traceback);
+  if (value != nullptr && PyExceptionInstance_Check(value) != 0) {
+    PyException_SetTraceback(value, Py_None);
+  }
+  Py_XDECREF(type);
+  Py_XDECREF(value);
+  Py_XDECREF(traceback);
+}
+
 // Calls, and throws what it raises.
 Owned call(PyObject* function, PyObject* arguments, PyObject* keywords) {
   Owned result(PyObject_Call(function, arguments, keywords));
@@ -101,7 +116,7 @@ Owned call_in_region(PyObject* function, PyObject* arguments, PyObject* keywords
   Owned result(PyObject_Call(function, arguments, keywords));
   if (!result) {
     if (PyErr_ExceptionMatches(checkpoint_parts().stop) == 0) throw_python_error();
-    PyErr_Clear();
+    drop_exception();
     throw FunctionLeft();
   }
   if (leaving.raised()) throw FunctionLeft();

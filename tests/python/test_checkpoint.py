@@ -1,5 +1,6 @@
 """reprise.checkpoint as a drop-in for torch.utils.checkpoint: regions of Python functions."""
 
+import contextlib
 import gc
 import threading
 import warnings
@@ -118,6 +119,32 @@ def test_functions_and_results_are_freed_without_a_run_of_gc(reentrant):
         y.sum().backward()
         del y
         assert held() is None and result() is None
+    finally:
+        gc.enable()
+
+
+def test_a_function_that_is_left_inside_a_context_manager_is_freed_without_a_run_of_gc():
+    """CPython 3.10's contextlib holds the exception in a frame that the exception holds."""
+    class Held:
+        pass
+
+    @contextlib.contextmanager
+    def scope():
+        yield
+
+    seen = []
+
+    def function(x):
+        held = Held()
+        seen.append(weakref.ref(held))
+        with scope():
+            y = x.sin().cos()
+            return y + 1
+
+    gc.disable()
+    try:
+        checkpoint(function, torch.randn(3, requires_grad=True), use_reentrant=False).sum().backward()
+        assert [each() for each in seen] == [None, None]
     finally:
         gc.enable()
 

@@ -278,13 +278,13 @@ class CompiledBudget:
         self._plan_again()
 
     def _has_more_room(self, limit: int) -> bool:
-        """Whether the step showed that less is live in backward than the plan of its one graph left room for."""
+        """Whether the step showed that its one graph takes less than the plan left room for."""
         (graph,), measured = self._in_step, self.measured.get(0)
         if measured is None or graph.chosen is None:
             return False
         planned = graph.chosen.halves
-        really = planned.saved + planned.held(Others(measured=measured)) + measured.beside
-        return planned.at_backward - really > _WORTH_IT * (limit - self._live_before)
+        really = planned.beside(Others(measured.between, measured=measured))
+        return planned.peak - really.peak > _WORTH_IT * (limit - self._live_before)
 
     def _plan_again(self) -> None:
         self._corrections += 1

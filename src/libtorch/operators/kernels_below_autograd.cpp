@@ -9,8 +9,8 @@ namespace {
 using c10::DispatchKey;
 using c10::DispatchKeySet;
 
-// What is only ever run by its parts must have no kernel there: backends without a key of their own
-// for autograd would take it for theirs.
+// An operator that is always run by its parts must have no kernel there: backends without a key of
+// their own for autograd would take it for theirs.
 bool may_run_whole(const c10::OperatorHandle& op) {
   const DispatchKeySet dense = DispatchKeySet(DispatchKey::Dense) |
                                DispatchKeySet(DispatchKeySet::RAW, c10::full_backend_mask);

@@ -90,7 +90,7 @@ KernelsBelowAutograd& kernels_below_autograd() {
 void at_fake(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
   const DispatchKeySet next = (keys & below(DispatchKey::Fake)).remove(kKeyBelowAutograd);
   if (kPythonsKeyComesAfterFake && next.has(DispatchKey::Python)) {
-    // What Python's handlers call is diverted by the other key.
+    // Python's handlers run with this key off. Their calls are diverted by the other one.
     kernels_below_autograd().add_to_all();
     const c10::impl::IncludeDispatchKeyGuard on(kKeyBelowAutograd);
     return op.redispatchBoxed(next, stack);
