@@ -124,7 +124,7 @@ class Run(ProjectTest):
         self.assertIn(f"in {TORCH} has no lib/libtorch_cuda.so; set REPRISE_TORCH_DIR", text)
 
     def test_an_unknown_part_is_named_beside_the_known_ones(self):
-        self.assertIn("error: there is no part 'test'; give build, tests, python, bench, models or all", self.error("test"))
+        self.assertIn("error: there is no part 'test'; give build, tests, python, compiled, bench, models or all", self.error("test"))
 
     def test_a_call_without_a_command_or_with_an_unknown_one_shows_the_commands(self):
         for arguments, said in (((), "error: give pack or run"), (("unpack",), "error: there is no command 'unpack', but pack")):
