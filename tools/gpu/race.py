@@ -53,8 +53,12 @@ class Worker:
         return (json.loads(line) for line in self.process.stdout if line.startswith("{"))
 
     def run_a_round(self):
-        self.process.stdin.write(f"{STEPS_A_ROUND}\n")
-        self.process.stdin.flush()
+        try:
+            self.process.stdin.write(f"{STEPS_A_ROUND}\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            self.failed = True
+            return
         for step in (self.steps() or ())[1:]:  # the first fills the allocator's cache
             self.times.append(step["ms"])
             self.peak = max(self.peak, step.get("peak_bytes", 0))

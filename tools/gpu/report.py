@@ -80,7 +80,8 @@ def of_compiled(part):
             if "failed" in figure:
                 rows.append((figure["case"], figure["failed"], *[None] * 6))
                 continue
-            total = {key: sum(graph[key] for graph in figure["graphs"]) for key in figure["graphs"][0]} if figure["graphs"] else {}
+            total = {key: sum(graph[key] for graph in figure["graphs"]) if figure["graphs"] else None
+                     for key in ("predicted_peak", "planning_seconds")}
             rows.append((figure["case"], figure["tokens_per_s"], figure["ms"], figure["spread"], gigabytes(figure["peak_bytes"]),
                          gigabytes(total.get("predicted_peak")), figure["first_ms"] / 1000, total.get("planning_seconds")))
         text += f"\n{network}:\n\n" + table(("case", "tokens a second", "ms a step", "spread", "peak, GB", "predicted, GB",

@@ -54,7 +54,10 @@ class CachedPlanner(GraphPlanner):
                     Need.read(known["need"])
                 self._known = known
                 joint.costs = {name: (each[0], each[1]) for name, each in known["costs"].items()}
-                joint.draw_order = [name for name in known["draws"] if name in joint.draws]
+                order = [joint.nodes[at].name for at in known["draws"]]
+                if not joint.draws.issuperset(order):
+                    raise ValueError("draws of another graph")
+                joint.draw_order = order
             except (OSError, ValueError, KeyError, TypeError, IndexError):
                 halves = None
         super().__init__(joint, default, halves)
@@ -90,7 +93,7 @@ class CachedPlanner(GraphPlanner):
 
     def _write(self, known: dict[str, Any]) -> None:
         self._known = {"need": None, **known, "default": _written(self.default), "costs": self.joint.costs,
-                       "draws": self.joint.draw_order}
+                       "draws": [self.joint.named[name] for name in self.joint.draw_order or ()]}
         if self._file is None:
             return
         text = json.dumps(self._known)

@@ -41,7 +41,7 @@ def drawn_in_order() -> Iterator[Callable[[Sequence[str]], None]]:
 
     def keep(order: Sequence[str]) -> None:
         place.update({name: at for at, name in enumerate(order)})
-        if order:  # no function has that name; it makes compiled code that inductor has stored another one
+        if order:  # no function has that name: the entry only changes the key of stored code
             marked = {**config.unsafe_marked_cacheable_functions, "drawn in order, by reprise": " ".join(order)}
             config.unsafe_marked_cacheable_functions = marked
 

@@ -28,10 +28,11 @@ class KernelsBelowAutograd::Newcomers {
     names_.push_back(name);
     any_ = true;
   }
+  bool any() const { return any_; }
+  // There are some until this gives none, so that nobody goes on while they are without a kernel.
   std::vector<c10::OperatorName> take() {
-    if (!any_) return {};
     std::lock_guard<std::mutex> lock(mutex_);
-    any_ = false;
+    if (names_.empty()) any_ = false;
     return std::exchange(names_, {});
   }
 
@@ -67,9 +68,13 @@ void KernelsBelowAutograd::add_to_all() {
     registrations_.push_back(
         dispatcher.addRegistrationListener(std::make_unique<Listener>(newcomers_)));
   });
-  for (const c10::OperatorName& name : newcomers_->take()) {
-    const auto op = dispatcher.findSchema(name);
-    if (op && may_run_whole(*op)) add(*op);
+  if (!newcomers_->any()) return;
+  std::lock_guard<std::mutex> lock(adding_);
+  for (auto names = newcomers_->take(); !names.empty(); names = newcomers_->take()) {
+    for (const c10::OperatorName& name : names) {
+      const auto op = dispatcher.findSchema(name);
+      if (op && may_run_whole(*op)) add(*op);
+    }
   }
 }
 

@@ -31,6 +31,7 @@ class KernelsBelowAutograd {
   std::mutex mutex_;
   std::vector<c10::RegistrationHandleRAII> registrations_;
   std::once_flag listens_;
+  std::mutex adding_;
   std::shared_ptr<Newcomers> newcomers_;
 };
 

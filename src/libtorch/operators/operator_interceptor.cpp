@@ -143,9 +143,15 @@ struct Variant {
 };
 
 constexpr Variant kVariants[] = {
-    {"fake", [] { return is_free(DispatchKey::Fake); },
+    {"fake",
+     [] {
+       return is_free(DispatchKey::Fake) &&
+              (!kPythonsKeyComesAfterFake || is_free(kKeyBelowAutograd));
+     },
      [] {
        register_fallback<&at_fake>(DispatchKey::Fake);
+       // For operators that a handler of Python's registers, and calls.
+       if (kPythonsKeyComesAfterFake) register_fallback<&at_key_below>(kKeyBelowAutograd);
        diverting_key = DispatchKey::Fake;
      }},
     {"generic", [] { return is_free(kAbove) && is_free(kKeyBelowAutograd); },
@@ -204,8 +210,7 @@ std::shared_ptr<ThreadState> state_with_alone(std::shared_ptr<OperatorIntercepto
 class OuterInForce {
  public:
   explicit OuterInForce(const std::shared_ptr<const InterceptorLink>& outer)
-      : in_force_(state_with(outer)),
-        keys_(local_.included_, local_.excluded_.remove(diverting_key)) {}
+      : in_force_(state_with(outer)), keys_(local_.included_, local_.excluded_ - kDiverting) {}
 
  private:
   ThreadStateScope in_force_;
@@ -363,7 +368,7 @@ OperatorInterceptorScope::~OperatorInterceptorScope() {
 KernelInterceptorScope::KernelInterceptorScope(std::shared_ptr<OperatorInterceptor> interceptor)
     : in_force_(state_with_alone(std::move(interceptor))),
       local_(c10::impl::tls_local_dispatch_key_set()),
-      keys_(local_.included_.add(diverting_key), local_.excluded_.remove(diverting_key)) {}
+      keys_((local_.included_ - kDiverting).add(diverting_key), local_.excluded_ - kDiverting) {}
 
 std::string_view operator_interceptor_variant() {
   static const std::string_view variant = install();

@@ -20,7 +20,8 @@
 // forces one.
 //
 // Under a Python dispatch mode (torch.utils._python_dispatch) "fake" sees what the mode calls,
-// "generic" does not. Up to LibTorch 2.12, where Python's key comes after Fake, it does so by CustomRNGKeyId.
+// "generic" does not. Up to LibTorch 2.12, where Python's key comes after Fake, "fake" does so by
+// CustomRNGKeyId. There it sees the parts of factory functions that a mode calls, such as normal_ of randn.
 #pragma once
 
 #include <ATen/core/function_schema.h>
