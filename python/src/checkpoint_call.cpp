@@ -79,8 +79,8 @@ class Leaving {
 };
 thread_local Leaving* Leaving::innermost = nullptr;
 
-// Also where frames that the exception has passed hold it, as contextlib's do in CPython 3.10: it holds
-// them by its traceback.
+// Frees it although frames that it has passed may hold it (contextlib's do in CPython 3.10): it holds
+// these frames by its traceback, and no longer does.
 void drop_exception() {
   PyObject* type = nullptr;
   PyObject* value = nullptr;

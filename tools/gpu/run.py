@@ -1,5 +1,5 @@
-"""The parts of `scripts/gpu run`: build, tests, python, compiled, bench and models, one after the other, each of steps that can be resumed
-(steps.py). Results are written after every part, and also when the time has ended or a step has failed."""
+"""The parts of `scripts/gpu run`: build, tests, python, compiled, bench and models, one after the other, each of steps that can
+be resumed (steps.py). Results are written after every part, and also when the time has ended or a step has failed."""
 
 import argparse
 import importlib.util

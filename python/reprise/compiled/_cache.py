@@ -52,12 +52,11 @@ class CachedPlanner(GraphPlanner):
                         raise ValueError("a plan of another graph")
                 if known["need"] is not None:
                     Need.read(known["need"])
-                self._known = known
-                joint.costs = {name: (each[0], each[1]) for name, each in known["costs"].items()}
-                order = [joint.nodes[at].name for at in known["draws"]]
-                if not joint.draws.issuperset(order):
+                draws = [joint.nodes[at].name for at in known["draws"]]
+                if not joint.draws.issuperset(draws):
                     raise ValueError("draws of another graph")
-                joint.draw_order = order
+                joint.costs = {name: (each[0], each[1]) for name, each in known["costs"].items()}
+                joint.draw_order, self._known = draws, known
             except (OSError, ValueError, KeyError, TypeError, IndexError):
                 halves = None
         super().__init__(joint, default, halves)

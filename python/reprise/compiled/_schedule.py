@@ -31,7 +31,7 @@ class Halves:
         kept = self._kept(others)
         self.others = others
         self.gradients = sum(joint.bytes[at] for at in {joint.roots[at] for at in joint.backward_outputs})
-        # Its layouts are not those of the graph, here and in backward.
+        # The layouts of convolutions are not those of the graph, here and in backward.
         has_layouts = joint.fuses and any(node.target is torch.ops.aten.convolution.default for node in forward.graph.nodes)
         forward_schedule = schedule_of(forward, joint) if has_layouts or joint.draw_order is None else None
         if joint.draw_order is None:
