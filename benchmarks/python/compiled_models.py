@@ -1,8 +1,10 @@
 """The models of the benches of compiled steps, and steps whose model is compiled."""
 
 import contextlib
+import functools
 import gc
 import re
+import types
 import warnings
 
 import torch
@@ -61,15 +63,39 @@ def mixtral(layers=4, width=WIDTH):
 
 
 def convnext():
-    config = transformers.ConvNextConfig(depths=[2, 2, 2, 2], hidden_sizes=[32, 64, 128, 256], image_size=64, num_labels=10)
-    model = transformers.ConvNextForImageClassification(config)
-    return model, {"pixel_values": torch.randn(BATCH, 3, 64, 64), "labels": torch.randint(0, 10, (BATCH,))}
+    return _of_timm("convnext_atto", 64)
 
 
 def swin():
-    config = transformers.SwinConfig(depths=[2, 2], num_heads=[2, 4], embed_dim=64, window_size=4, image_size=64, num_labels=10)
-    model = transformers.SwinForImageClassification(config)
-    return model, {"pixel_values": torch.randn(BATCH, 3, 64, 64), "labels": torch.randint(0, 10, (BATCH,))}
+    return _of_timm("swin_tiny_patch4_window7_224", 56, img_size=56, depths=(2, 2), embed_dim=48, num_heads=(3, 6))
+
+
+def _of_timm(name, size, **options):
+    model = Classifier(_timm().create_model(name, num_classes=10, drop_path_rate=0.1, **options))
+    return model, {"images": torch.randn(BATCH, 3, size, size), "labels": torch.randint(0, 10, (BATCH,))}
+
+
+@functools.cache
+def _timm():
+    if torch.version.cuda is None:  # PyPI's torchvision is for CUDA; these are all that it misses without
+        missing = torch.library.Library("torchvision", "FRAGMENT")
+        for name in ("nms", "qnms"):
+            missing.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        _timm.kept = missing  # what it defines goes with it
+    import timm
+
+    return timm
+
+
+class Classifier(torch.nn.Module):
+    """Gives the loss, as the models of transformers do."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.inner = model
+
+    def forward(self, images, labels):
+        return types.SimpleNamespace(loss=torch.nn.functional.cross_entropy(self.inner(images), labels))
 
 
 MODELS = {"GPT-2": gpt2, "GPT-2 of 12 layers": lambda: gpt2(12, 128), "BERT": bert, "ViT": vit, "Llama": llama}

@@ -70,6 +70,20 @@ PYTHON
     -r scripts/support/requirements-python.txt || fail "pip could not install scripts/support/requirements-python.txt"
 }
 
+# Adds timm, and the torchvision that it imports, to PYTHONPATH. They are not in the environment: PyPI's torchvision is for
+# CUDA, and other packages would import it where it cannot be loaded.
+setup_timm() {
+  local minor
+  if [ ! -d build/timm/timm ]; then
+    minor=$("$REPRISE_PYTHON" -c 'from torch.version import __version__; print(__version__.split(".")[1])')
+    step "timm, in build/timm"
+    # shellcheck disable=SC2086  # several options in one variable
+    "$REPRISE_PYTHON" -m pip install -qq --disable-pip-version-check ${REPRISE_PIP_OPTIONS:-} --no-deps --target build/timm \
+      timm==1.0.31 pillow==13.0.0 "torchvision==0.$((minor + 15)).*" || fail "pip could not install timm 1.0.31"
+  fi
+  export PYTHONPATH=$root/build/timm${PYTHONPATH:+:$PYTHONPATH}
+}
+
 # Whether the Python package can be built for the interpreter that has torch.
 has_python_headers() {
   [ -e "$REPRISE_TORCH_DIR/lib/libtorch_python.so" ] && "$REPRISE_PYTHON" 2>/dev/null - <<'PYTHON'

@@ -56,6 +56,7 @@ class CachedPlanner(GraphPlanner):
                 if not joint.draws.issuperset(draws):
                     raise ValueError("draws of another graph")
                 joint.costs = {name: (each[0], each[1]) for name, each in known["costs"].items()}
+                joint.layouts = {joint.nodes[int(at)].name: tuple(map(int, each)) for at, each in known["layouts"].items()}
                 joint.draw_order, self._known = draws, known
             except (OSError, ValueError, KeyError, TypeError, IndexError):
                 halves = None
@@ -92,7 +93,8 @@ class CachedPlanner(GraphPlanner):
 
     def _write(self, known: dict[str, Any]) -> None:
         self._known = {"need": None, **known, "default": _written(self.default), "costs": self.joint.costs,
-                       "draws": [self.joint.named[name] for name in self.joint.draw_order or ()]}
+                       "draws": [self.joint.named[name] for name in self.joint.draw_order or ()],
+                       "layouts": {self.joint.named[name]: each for name, each in (self.joint.layouts or {}).items()}}
         if self._file is None:
             return
         text = json.dumps(self._known)
@@ -154,11 +156,12 @@ def _read(file: pathlib.Path) -> dict[str, Any]:
 
 
 def _written(halves: Halves) -> dict[str, int]:
-    return {**{name: each for name, each in vars(halves).items() if isinstance(each, int)}, "peak": halves.peak}
+    peak = halves.peak  # whatever it is the largest of is known then
+    return {**{name: each for name, each in vars(halves).items() if isinstance(each, int)}, "peak": peak}
 
 
 def _halves_of(written: dict[str, int], others: Others, joint: Joint, saved: list[int]) -> Halves:
     halves = Halves.__new__(Halves)
-    vars(halves).update({name: int(each) for name, each in written.items() if name != "peak"}, others=others)
+    vars(halves).update({name: int(each) for name, each in written.items() if name != "peak"}, others=others, _to_schedule=None)
     halves.hand_over(joint, saved)
     return halves

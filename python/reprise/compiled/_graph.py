@@ -39,8 +39,8 @@ class PlannedGraph:
         self.chosen = self.budget.choose(self, joint, default)
         return self.chosen.saved
 
-    def draws(self) -> list[str]:
-        return self.planner.draws_of(self.chosen) if self.planner else []
+    def finish(self, backward: fx.GraphModule) -> list[str]:
+        return self.planner.finish(self.chosen, backward) if self.planner else []
 
     def has_calls(self) -> bool:
         """Whether a backward can still come."""

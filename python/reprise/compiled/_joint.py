@@ -108,6 +108,8 @@ class Joint:
         self.draws = frozenset(draws if len(draws) > 1 else ())
         # How the compiler's own forward draws, by name; None until its schedule was seen.
         self.draw_order: list[str] | None = None if self.draws else []
+        # The strides of what the compiler's own forward hands over, by name, where it chooses layouts; None until they are known.
+        self.layouts: dict[str, tuple[int, ...]] | None = None
 
     def _root(self, at: int) -> int:
         """Whose memory the node's result is in."""

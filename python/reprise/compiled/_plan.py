@@ -7,9 +7,12 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from torch import fx
+
 from .._reprise import BudgetError, _SplitPlan
 from ._costs import COSTS
 from ._joint import Joint, Measured, Others
+from ._layouts import lay_out_as_default
 from ._schedule import Halves
 from ._sizes import Seen
 from ._step import Step
@@ -86,6 +89,9 @@ class NoPlan(Exception):
         self.least = least
 
 
+Realized = tuple[Halves, list[int], _SplitPlan]  # a plan that was compared with the backend's schedule
+
+
 class GraphPlanner:
     """Plans one graph, for any number of budgets."""
 
@@ -97,8 +103,8 @@ class GraphPlanner:
         joint.keep_small(self.default_saved)
         self.default = halves or Halves(joint, self.default_saved)
         self._step: Step | None = None
-        self._leanest: tuple[Halves, list[int], _SplitPlan] | None = None  # of those that were compared with a schedule
-        self._has_smallest = False
+        self._realized: list[Realized] = []
+        self._has_smallest = False  # among them
         self._others = Others()
         self._seconds_before = time.perf_counter() - begin
 
@@ -132,15 +138,16 @@ class GraphPlanner:
             if plan.handed_over == previous:
                 break
             previous = plan.handed_over
-            halves, saved = self._realized(plan)
+            halves, saved = self._realize(plan)
             if self._keeps_layouts():
                 error, previous = 0, []
                 continue
-            if halves.peak <= room and (best is None or plan.recompute_nanoseconds < 1e9 * best.recompute_seconds):
+            peak = halves.late_peak if halves.late_peak > room else halves.peak
+            if peak <= room and (best is None or plan.recompute_nanoseconds < 1e9 * best.recompute_seconds):
                 best = self._chosen(saved, halves, plan.recompute_nanoseconds, begin)
-            if _CLOSE * room <= halves.peak <= room:
+            if _CLOSE * room <= peak <= room:
                 break
-            error = halves.peak - plan.peak
+            error = peak - plan.peak
         if best is not None:
             return best
         halves, saved, plan = self.smallest()
@@ -148,12 +155,16 @@ class GraphPlanner:
             raise NoPlan(halves.peak)
         return self._chosen(saved, halves, plan.recompute_nanoseconds, begin)
 
-    def smallest(self) -> tuple[Halves, list[int], _SplitPlan]:
+    def smallest(self) -> Realized:
         """The plan of the least peak that was found."""
-        while self._leanest is None or not self._has_smallest:
-            self._realized(self.step.step.smallest(moves=_MOVES_FOR_LEAST))
+        while not self._has_smallest:
+            self._realize(self.step.step.smallest(moves=_MOVES_FOR_LEAST))
             self._has_smallest = not self._keeps_layouts()
-        return self._leanest
+        least, *others = sorted(self._realized, key=lambda each: each[0].late_peak)
+        for each in others:
+            if each[0].late_peak < least[0].peak and each[0].peak < least[0].peak:
+                least = each
+        return least
 
     def need(self, graph: int = 0, measured: Measured | None = None, is_last: bool = False) -> Need:
         """Of a call of that graph, without what other graphs need."""
@@ -163,10 +174,13 @@ class GraphPlanner:
                     (default.early_peak, default.late_peak), (default.between, default.late),
                     0 if measured else default.gradients, graph, measured, after, self.joint.bytes_of_forward)
 
-    def draws_of(self, chosen: Chosen | None) -> list[str]:
-        """The order in which a forward of that plan is to draw, by name; empty for the compiler's own."""
-        is_default = chosen is None or chosen.saved == self.default_saved
-        return [] if is_default else self.joint.draw_order or []
+    def finish(self, chosen: Chosen | None, backward: fx.GraphModule) -> list[str]:
+        """Changes that plan's backward so that it computes as the compiler's own does. Gives the order in which its forward is to
+        draw, by name. Nothing and none for the compiler's own plan."""
+        if chosen is None or chosen.saved == self.default_saved:
+            return []
+        lay_out_as_default(backward, self.joint)
+        return self.joint.draw_order or []
 
     def largest_at_peak(self) -> list[tuple[str, int]]:
         """The names and bytes of what the operator reads and makes during which the smallest plan takes most."""
@@ -177,11 +191,10 @@ class GraphPlanner:
         halves, _, plan = self.smallest()
         return halves.peak - plan.peak
 
-    def _realized(self, plan: _SplitPlan) -> tuple[Halves, list[int]]:
+    def _realize(self, plan: _SplitPlan) -> tuple[Halves, list[int]]:
         saved = self.joint.saved_for(self.step.kept_in(plan))
         halves = Halves(self.joint, saved, self._others)
-        if self._leanest is None or halves.peak < self._leanest[0].peak:
-            self._leanest = halves, saved, plan
+        self._realized.append((halves, saved, plan))
         return halves, saved
 
     def _keeps_layouts(self) -> bool:
@@ -192,7 +205,8 @@ class GraphPlanner:
         return True
 
     def _forget_step(self) -> None:
-        self._step = self._leanest = None
+        self._step = None
+        self._realized.clear()
         self._has_smallest = False
 
     def _chosen(self, saved: list[int], halves: Halves, nanoseconds: int, begin: float) -> Chosen:

@@ -44,8 +44,8 @@ class RunGraph:
     def choose(self, joint: Joint, default: list[fx.Node]) -> list[int]:
         return self._owner.choose(self, joint, default)
 
-    def draws(self) -> list[str]:
-        return self.planner.draws_of(self.chosen) if self.planner else []
+    def finish(self, backward: fx.GraphModule) -> list[str]:
+        return self.planner.finish(self.chosen, backward) if self.planner else []
 
     def forward_begins(self, sizes: dict[str, int]) -> WatchedCall:
         call = self._owner.opened(self)

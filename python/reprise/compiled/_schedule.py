@@ -12,6 +12,7 @@ from ._costs import COSTS, loops
 from ._inductor import Handing, schedule_of
 from ._joint import Joint, Others
 from ._kinds import Kind, is_size, kind_of
+from ._layouts import lay_out_as_default
 from ._sizes import bytes_of
 from ._torch import partitioners
 
@@ -37,6 +38,8 @@ class Halves:
         if joint.draw_order is None:
             joint.draw_order = forward_schedule.draws if forward_schedule else []
         layouts = forward_schedule if has_layouts else None
+        if joint.layouts is None:
+            joint.layouts = layouts.strides if layouts else {}
         # The memory of a copy has a number that no node has.
         copies = layouts.copies if layouts else {}
         handed |= {name: -1 - number for number, name in enumerate(copies)}
@@ -48,14 +51,11 @@ class Halves:
         handing = Handing(handed, sizes, kept, frozenset(freed), joint.donated(saved), strides)
         backward_schedule = schedule_of(backward, joint, handing) if joint.fuses else None
         self._in_backward = backward_schedule.peak if backward_schedule else _eager_peak(backward, handed, sizes, kept)
-        self.forward = _eager_peak(forward, {}, {}, set())
-        if joint.fuses:
-            self.forward = min(self.forward, _eager_peak(forward, {}, {}, set(), merges=True))
-            # What is no more than other peaks need not be known better.
-            if self.forward > max(self.between, self.backward):
-                forward_schedule = forward_schedule or schedule_of(forward, joint)
-        if forward_schedule:
-            self.forward = forward_schedule.peak
+        self._forward = forward_schedule.peak if forward_schedule else _eager_peak(forward, {}, {}, set())
+        self._to_schedule: fx.GraphModule | None = None
+        if joint.fuses and not forward_schedule:
+            self._forward = min(self._forward, _eager_peak(forward, {}, {}, set(), merges=True))
+            self._to_schedule = forward
 
     def hand_over(self, joint: Joint, saved: list[int]) -> None:
         self._joint, self._handed_over, self._roots = joint, saved, {joint.roots[at] for at in saved}
@@ -79,6 +79,14 @@ class Halves:
         """What is handed over and held in a call with these sizes."""
         roots = self._roots | self._joint.outputs_in_backward(others)
         return sum(self._joint.bytes_with(at, sizes) for at in roots) + self.copies
+
+    @property
+    def forward(self) -> int:
+        """Its schedule is made where this counts, for it takes long. What is no more than other peaks need not be known better."""
+        if self._to_schedule is not None and self._forward > max(self.between, self.backward):
+            schedule, self._to_schedule = schedule_of(self._to_schedule, self._joint), None
+            self._forward = schedule.peak if schedule else self._forward
+        return self._forward
 
     @property
     def late(self) -> int:
@@ -117,8 +125,9 @@ def _split(joint: Joint, saved: list[int]) -> tuple[fx.GraphModule, fx.GraphModu
         joint.module, values, saved_sym_nodes=sizes, num_fwd_outputs=joint.outputs_of_forward,
         static_lifetime_input_nodes=joint.info.static_lifetime_input_nodes)
     with patch.object(fx.GraphModule, "recompile"):  # nobody calls these modules
-        backward = partitioners.reordering_to_mimic_autograd_engine(backward)
-        return partitioners.raise_getitems(forward), partitioners.raise_getitems(backward)
+        backward = partitioners.raise_getitems(partitioners.reordering_to_mimic_autograd_engine(backward))
+        lay_out_as_default(backward, joint)
+        return partitioners.raise_getitems(forward), backward
 
 
 def _eager_peak(module: fx.GraphModule, handed: dict[str, int], sizes: dict[int, int], kept: set[int], *, merges: bool = False) -> int:
