@@ -1,7 +1,6 @@
 """The models of the benches of compiled steps, and steps whose model is compiled."""
 
 import contextlib
-import functools
 import gc
 import re
 import types
@@ -16,6 +15,11 @@ from models import WORDS, Step, words
 WIDTH, BATCH, LENGTH = 256, 8, 128
 # All that a bench compares stays compiled: its models share the code of their forwards.
 torch._dynamo.config.recompile_limit = torch._dynamo.config.accumulated_recompile_limit = 256
+
+if torch.version.cuda is None:  # PyPI's torchvision is for CUDA; without, these are all that importing it misses
+    _missing = torch.library.Library("torchvision", "FRAGMENT")
+    for _name in ("nms", "qnms"):
+        _missing.define(f"{_name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 
 
 def gpt2(layers=4, width=WIDTH):
@@ -71,20 +75,10 @@ def swin():
 
 
 def _of_timm(name, size, **options):
-    model = Classifier(_timm().create_model(name, num_classes=10, drop_path_rate=0.1, **options))
-    return model, {"images": torch.randn(BATCH, 3, size, size), "labels": torch.randint(0, 10, (BATCH,))}
-
-
-@functools.cache
-def _timm():
-    if torch.version.cuda is None:  # PyPI's torchvision is for CUDA; these are all that it misses without
-        missing = torch.library.Library("torchvision", "FRAGMENT")
-        for name in ("nms", "qnms"):
-            missing.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        _timm.kept = missing  # what it defines goes with it
     import timm
 
-    return timm
+    model = Classifier(timm.create_model(name, num_classes=10, drop_path_rate=0.1, **options))
+    return model, {"images": torch.randn(BATCH, 3, size, size), "labels": torch.randint(0, 10, (BATCH,))}
 
 
 class Classifier(torch.nn.Module):

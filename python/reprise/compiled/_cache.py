@@ -20,10 +20,10 @@ import torch
 from torch import fx
 
 from .. import _version
-from ._joint import Joint, Measured, Others
+from ._joint import Joint, Layouts, Measured, Others
 from ._key import key_of
 from ._plan import Chosen, GraphPlanner, Need
-from ._schedule import Halves
+from ._schedule import Halves, learn_layouts
 
 # The folder; empty for no plans on disk.
 _VARIABLE = "REPRISE_PLAN_CACHE_DIR"
@@ -56,7 +56,7 @@ class CachedPlanner(GraphPlanner):
                 if not joint.draws.issuperset(draws):
                     raise ValueError("draws of another graph")
                 joint.costs = {name: (each[0], each[1]) for name, each in known["costs"].items()}
-                joint.layouts = {joint.nodes[int(at)].name: tuple(map(int, each)) for at, each in known["layouts"].items()}
+                joint.layouts = _layouts_of(known["layouts"], joint)
                 joint.draw_order, self._known = draws, known
             except (OSError, ValueError, KeyError, TypeError, IndexError):
                 halves = None
@@ -80,6 +80,7 @@ class CachedPlanner(GraphPlanner):
         """The plan that hands over `saved`, which another process has made of the same graph."""
         begin = time.perf_counter()
         self.default = self.default.beside(others)
+        learn_layouts(self.joint, self.default_saved)
         return Chosen(saved, Halves(self.joint, saved, others), self.default, recompute_seconds, time.perf_counter() - begin, seconds)
 
     def need(self, graph: int = 0, measured: Measured | None = None, is_last: bool = False) -> Need:
@@ -94,7 +95,7 @@ class CachedPlanner(GraphPlanner):
     def _write(self, known: dict[str, Any]) -> None:
         self._known = {"need": None, **known, "default": _written(self.default), "costs": self.joint.costs,
                        "draws": [self.joint.named[name] for name in self.joint.draw_order or ()],
-                       "layouts": {self.joint.named[name]: each for name, each in (self.joint.layouts or {}).items()}}
+                       "layouts": _written_layouts(self.joint)}
         if self._file is None:
             return
         text = json.dumps(self._known)
@@ -165,3 +166,18 @@ def _halves_of(written: dict[str, int], others: Others, joint: Joint, saved: lis
     vars(halves).update({name: int(each) for name, each in written.items() if name != "peak"}, others=others, _to_schedule=None)
     halves.hand_over(joint, saved)
     return halves
+
+
+def _written_layouts(joint: Joint) -> dict[str, Any] | None:
+    """Names are of one process."""
+    if joint.layouts is None:
+        return None
+    return {"strides": [[joint.named[name], each] for name, each in joint.layouts.strides.items()],
+            "in_memory": sorted(joint.named[name] for name in joint.layouts.in_memory if name in joint.named)}
+
+
+def _layouts_of(written: dict[str, Any] | None, joint: Joint) -> Layouts | None:
+    if written is None:
+        return None
+    return Layouts({joint.nodes[at].name: tuple(map(int, each)) for at, each in written["strides"]},
+                   frozenset(joint.nodes[at].name for at in written["in_memory"]))

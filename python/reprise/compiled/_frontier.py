@@ -154,7 +154,7 @@ class _Traced:
         self.planner = GraphPlanner(joint, default)
         raise _Found
 
-    def finish(self, backward: fx.GraphModule) -> list[str]:
+    def finish(self, forward: fx.GraphModule, backward: fx.GraphModule) -> list[str]:
         raise AssertionError("the graph was not compiled")
 
     def forward_begins(self, sizes: dict[str, int]) -> object:

@@ -39,8 +39,8 @@ class PlannedGraph:
         self.chosen = self.budget.choose(self, joint, default)
         return self.chosen.saved
 
-    def finish(self, backward: fx.GraphModule) -> list[str]:
-        return self.planner.finish(self.chosen, backward) if self.planner else []
+    def finish(self, forward: fx.GraphModule, backward: fx.GraphModule) -> list[str]:
+        return self.planner.finish(self.chosen, forward, backward) if self.planner else []
 
     def has_calls(self) -> bool:
         """Whether a backward can still come."""

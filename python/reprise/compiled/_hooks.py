@@ -36,8 +36,8 @@ class Graph(Protocol):
         """Raises it, or returns where the graph may be split as torch does."""
 
     def choose(self, joint: Joint, default: list[fx.Node]) -> list[int]: ...
-    def finish(self, backward: fx.GraphModule) -> Sequence[str]:
-        """Changes the half as the plan asks, before it is compiled. Gives the order in which forward is to draw."""
+    def finish(self, forward: fx.GraphModule, backward: fx.GraphModule) -> Sequence[str]:
+        """Changes the halves as the plan asks, before they are compiled. Gives the order in which forward is to draw."""
         ...
 
     def forward_begins(self, sizes: dict[str, int]) -> object:
@@ -107,7 +107,7 @@ def _compile(original: Callable[..., Any], begin_graph: Callable[[str | UsageErr
     def split(joint: fx.GraphModule, inputs: Any, **known: Any) -> Any:
         with _choosing(graph, is_planned):
             halves = partition(joint, inputs, **known)
-        keep_order(graph.finish(halves[1]))
+        keep_order(graph.finish(*halves))
         return halves
 
     backward = options["bw_compiler"] or options["fw_compiler"]

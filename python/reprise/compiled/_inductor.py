@@ -7,7 +7,7 @@ buffer that lives within one merged loop gets no memory, and a loop that is the 
 from __future__ import annotations
 
 import dataclasses
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any
 from unittest.mock import patch
 
@@ -17,8 +17,9 @@ from torch._guards import detect_fake_mode
 
 from ._costs import COSTS
 from ._draws import drawn_in_order, draws_in
-from ._joint import Joint
+from ._joint import Joint, Layouts
 from ._kinds import Kind, kind_of
+from ._layouts import laid_out
 from ._sizes import Sizes, bytes_of, rounded
 
 
@@ -42,13 +43,14 @@ class Handing:
 class Schedule:
     peak: int
     copies: dict[str, int]  # bytes of inputs that are returned in another layout, such as what convolutions read, by name
-    strides: dict[str, tuple[int, ...]]  # of the results
+    layouts: Layouts  # of the results
     draws: list[str]  # the order of what may draw random numbers, by name
 
 
-def schedule_of(module: fx.GraphModule, joint: Joint, handing: Handing | None = None) -> Schedule | None:
+def schedule_of(module: fx.GraphModule, joint: Joint, handing: Handing | None = None, *, is_for_memory: bool = False) -> Schedule | None:
     """Of a half of the joint graph: of backward, which gets `handing`, or of forward. None where there is nothing to put in
-    order. What calls of operators cost in the layouts that inductor chooses is noted in the joint graph."""
+    order. What calls of operators cost in the layouts that inductor chooses is noted in the joint graph. `is_for_memory`:
+    only `layouts.in_memory` is asked for, which takes half of the time."""
     from torch._dynamo.repro import after_aot
     from torch._inductor import compile_fx, config, graph
     from torch._inductor import memory as inductor_memory
@@ -64,6 +66,7 @@ def schedule_of(module: fx.GraphModule, joint: Joint, handing: Handing | None = 
     never_run.recompile = lambda: None
     never_run.print_readable = lambda *args, **options: ""  # texts for logs take long to make
     calls = {node.name for node in module.graph.nodes if node.op == "call_function" and kind_of(node) is Kind.CALL}
+    names = [str(laid_out(each)) for each in module.graph.find_nodes(op="output")[0].args[0]]
     found: list[Schedule] = []
     memory: Any = inductor_memory
     compiler: Any = compile_fx
@@ -77,8 +80,12 @@ def schedule_of(module: fx.GraphModule, joint: Joint, handing: Handing | None = 
         # Inductor does not know which gradients are, so that its order and its estimate are as if none were.
         with patch.object(memory, "is_nonfreeable_buffers", lambda read: read.name not in handing.freed and is_held(read)):
             peak = _peak_of_schedule(result, rest, workspaces, joint.sizes, _Reuse(estimate, while_run), handing)
-        results: Any = ({}, {}, []) if is_backward else (*_results(module), draws_in(result, joint.draws))
+        results: Any = ({}, Layouts({}, frozenset()), []) if is_backward else (*_results(module, names), draws_in(result, joint.draws))
         found.append(Schedule(peak, *results))
+        raise _Scheduled
+
+    def look_sooner(lowered: Any) -> None:
+        found.append(Schedule(0, {}, Layouts({}, _in_memory(lowered)), []))
         raise _Scheduled
 
     def known(module: fx.GraphModule, inputs: list[Any], *rest: Any) -> Any:
@@ -87,7 +94,8 @@ def schedule_of(module: fx.GraphModule, joint: Joint, handing: Handing | None = 
 
     inputs = [node.meta["val"] for node in placeholders]
     places = [at for at, node in enumerate(placeholders) if node.name in handing.donated]
-    with (patch.object(memory, "reorder_for_peak_memory", look), patch.object(compiler, "fake_tensor_prop", known),
+    sooner = patch.object(graph.GraphLowering, "_update_scheduler", look_sooner) if is_for_memory else nullcontext()
+    with (sooner, patch.object(memory, "reorder_for_peak_memory", look), patch.object(compiler, "fake_tensor_prop", known),
           patch.object(graph, "get_donated_idxs", lambda: places),
           patch.object(after_aot, "save_graph_repro", lambda *args, **options: None),
           drawn_in_order() as keep_order,
@@ -97,22 +105,27 @@ def schedule_of(module: fx.GraphModule, joint: Joint, handing: Handing | None = 
     return found[0] if found else None
 
 
-def _results(module: fx.GraphModule) -> tuple[dict[str, int], dict[str, tuple[int, ...]]]:
-    """The copies and the strides of a Schedule."""
+def _results(module: fx.GraphModule, names: list[str]) -> tuple[dict[str, int], Layouts]:
+    """The copies and the layouts of a Schedule. `names`: of the results; the compiler may have put other nodes in their place."""
     from torch._inductor.virtualized import V
 
     copies: dict[str, int] = {}
     strides: dict[str, tuple[int, ...]] = {}
     (outputs,) = module.graph.find_nodes(op="output")[0].args
-    for node, result, name in zip(outputs, V.graph.graph_outputs, V.graph.get_output_names()):
+    for node, result, buffer, name in zip(outputs, V.graph.graph_outputs, V.graph.get_output_names(), names):
         if not isinstance(node, fx.Node) or not isinstance(node.meta.get("val"), torch.Tensor):
             continue
-        if node.op == "placeholder" and name not in V.graph.graph_inputs:
-            copies[node.name] = bytes_of(node)
+        if node.op == "placeholder" and buffer not in V.graph.graph_inputs:
+            copies[name] = bytes_of(node)
         stride = _numbers(result.maybe_get_stride())
         if stride is not None:
-            strides[node.name] = stride
-    return copies, strides
+            strides[name] = stride
+    return copies, Layouts(strides, _in_memory(V.graph))
+
+
+def _in_memory(lowered: Any) -> frozenset[str]:
+    origins = (each.get_origin_node() for each in lowered.buffers)
+    return frozenset(each.name for each in origins if each is not None)
 
 
 def _numbers(sizes: Any) -> tuple[int, ...] | None:

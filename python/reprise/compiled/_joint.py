@@ -63,6 +63,14 @@ class Others:
         return Others(between, late, gradients, measured)
 
 
+@dataclasses.dataclass(frozen=True)
+class Layouts:
+    """Of the compiler's own forward, by name."""
+
+    strides: dict[str, tuple[int, ...]]  # of what it hands over
+    in_memory: frozenset[str]  # results that have memory of their own
+
+
 class Joint:
     """Nodes are known by their place in the graph."""
 
@@ -108,8 +116,7 @@ class Joint:
         self.draws = frozenset(draws if len(draws) > 1 else ())
         # How the compiler's own forward draws, by name; None until its schedule was seen.
         self.draw_order: list[str] | None = None if self.draws else []
-        # The strides of what the compiler's own forward hands over, by name, where it chooses layouts; None until they are known.
-        self.layouts: dict[str, tuple[int, ...]] | None = None
+        self.layouts: Layouts | None = None  # as soon as a plan needs them
 
     def _root(self, at: int) -> int:
         """Whose memory the node's result is in."""

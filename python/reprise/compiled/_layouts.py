@@ -1,33 +1,86 @@
-"""The layouts of what backward makes again.
+"""Halves that compute as the compiler's own do, whatever a plan hands over.
 
-Around convolutions inductor chooses layouts by what reads a value. A value that forward handed over without a budget may get
-another one where backward makes it again, and sums over it are then added up in another order.
+Inductor decides by what reads a result whether it gets memory, and in which layout. Under another plan these may be others, and
+sums are then added up in another order: by loops, and in libraries of linear algebra.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
+import torch
 from torch import fx
 
 from ._joint import Joint
 from ._kinds import Kind
 
 
-def lay_out_as_default(backward: fx.GraphModule, joint: Joint) -> None:
-    """Makes `backward` again what the compiler's own plan hands over in the layout that it has there, as far as it gets memory
-    of its own or sums read it."""
+def compute_as_default(forward: fx.GraphModule, backward: fx.GraphModule, joint: Joint) -> None:
+    """Changes the halves of a plan. Forward has in memory what it has there under the compiler's own plan, and hands over
+    copies of other results. Backward makes again what the compiler's own plan hands over in the layout that it has there, as
+    far as it gets memory or sums read it."""
+    if joint.layouts is None:
+        return
+    _keep_loops(forward, joint)
+    strides = joint.layouts.strides
+    for node in list(backward.graph.nodes):
+        if node.name not in strides or not _is_loop(node, joint, views=True):
+            continue
+        value, at = node.meta["val"], joint.named[node.name]
+        is_as_graph = value.stride() == strides[node.name]
+        if _is_read_by(Kind.CALL, joint, at) or not is_as_graph and _is_read_by(Kind.REDUCTION, joint, at):
+            _replace(node, _lay_out(node, strides[node.name]))
+
+
+def strides_of(joint: Joint, saved: list[int]) -> dict[str, tuple[int, ...]]:
+    """As the graph has them."""
+    values = {joint.nodes[at].name: joint.nodes[at].meta["val"] for at in saved}
+    return {name: value.stride() for name, value in values.items()
+            if isinstance(value, torch.Tensor) and all(isinstance(each, int) for each in value.stride())}
+
+
+def laid_out(node: Any) -> Any:
+    """What `compute_as_default` has put that node after, or the node."""
+    return node.args[0] if isinstance(node, fx.Node) and node.target is _prim() else node
+
+
+def _prim() -> Any:
     from torch._inductor import inductor_prims
 
-    for node in list(backward.graph.nodes):
-        strides, at = joint.layouts.get(node.name) if joint.layouts else None, joint.named.get(node.name)
-        if node.op != "call_function" or strides is None or at is None or joint.kinds[at] not in (Kind.LOOP, Kind.VIEW):
+    return inductor_prims.force_stride_order
+
+
+def _keep_loops(forward: fx.GraphModule, joint: Joint) -> None:
+    assert joint.layouts is not None
+    (output,) = forward.graph.find_nodes(op="output")
+    results = list(output.args[0])
+    handed_over = results[joint.outputs_of_forward:]
+    for node in list(forward.graph.nodes):
+        if not _is_loop(node, joint) or not isinstance(node.meta["val"], torch.Tensor):
             continue
-        value = node.meta["val"]
-        if not _is_read_by(Kind.CALL, joint, at) and (value.stride() == strides or not _is_read_by(Kind.REDUCTION, joint, at)):
-            continue
-        with backward.graph.inserting_after(node):
-            laid_out = backward.graph.call_function(inductor_prims.force_stride_order, (node, strides))
-        laid_out.meta = {**node.meta, "val": value.as_strided(value.shape, strides)}
-        node.replace_all_uses_with(laid_out, delete_user_cb=lambda user, own=laid_out: user is not own)
+        strides = node.meta["val"].stride()
+        if node in handed_over and node.name not in joint.layouts.in_memory:
+            copy = _lay_out(node, strides)
+            results = [copy if each is node and at >= joint.outputs_of_forward else each for at, each in enumerate(results)]
+        elif node.name in joint.layouts.strides and node not in results:
+            _replace(node, _lay_out(node, joint.layouts.strides[node.name]))
+    output.args = (tuple(results),)
+
+
+def _is_loop(node: fx.Node, joint: Joint, views: bool = False) -> bool:
+    at = joint.named.get(node.name)
+    return node.op == "call_function" and at is not None and (joint.kinds[at] is Kind.LOOP or views and joint.kinds[at] is Kind.VIEW)
+
+
+def _lay_out(node: fx.Node, strides: tuple[int, ...]) -> fx.Node:
+    with node.graph.inserting_after(node):
+        result = node.graph.call_function(_prim(), (node, strides))
+    result.meta = {**node.meta, "val": node.meta["val"].as_strided(node.meta["val"].shape, strides)}
+    return result
+
+
+def _replace(node: fx.Node, by: fx.Node) -> None:
+    node.replace_all_uses_with(by, delete_user_cb=lambda user: user is not by)
 
 
 def _is_read_by(kind: Kind, joint: Joint, at: int) -> bool:

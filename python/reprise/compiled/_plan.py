@@ -12,8 +12,8 @@ from torch import fx
 from .._reprise import BudgetError, _SplitPlan
 from ._costs import COSTS
 from ._joint import Joint, Measured, Others
-from ._layouts import lay_out_as_default
-from ._schedule import Halves
+from ._layouts import compute_as_default
+from ._schedule import Halves, learn_layouts
 from ._sizes import Seen
 from ._step import Step
 
@@ -174,12 +174,12 @@ class GraphPlanner:
                     (default.early_peak, default.late_peak), (default.between, default.late),
                     0 if measured else default.gradients, graph, measured, after, self.joint.bytes_of_forward)
 
-    def finish(self, chosen: Chosen | None, backward: fx.GraphModule) -> list[str]:
-        """Changes that plan's backward so that it computes as the compiler's own does. Gives the order in which its forward is to
-        draw, by name. Nothing and none for the compiler's own plan."""
+    def finish(self, chosen: Chosen | None, forward: fx.GraphModule, backward: fx.GraphModule) -> list[str]:
+        """Changes that plan's halves so that they compute as the compiler's own do. Gives the order in which forward is to draw,
+        by name. Nothing and none for the compiler's own plan."""
         if chosen is None or chosen.saved == self.default_saved:
             return []
-        lay_out_as_default(backward, self.joint)
+        compute_as_default(forward, backward, self.joint)
         return self.joint.draw_order or []
 
     def largest_at_peak(self) -> list[tuple[str, int]]:
@@ -193,6 +193,7 @@ class GraphPlanner:
 
     def _realize(self, plan: _SplitPlan) -> tuple[Halves, list[int]]:
         saved = self.joint.saved_for(self.step.kept_in(plan))
+        learn_layouts(self.joint, self.default_saved)
         halves = Halves(self.joint, saved, self._others)
         self._realized.append((halves, saved, plan))
         return halves, saved

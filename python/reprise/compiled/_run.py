@@ -44,8 +44,8 @@ class RunGraph:
     def choose(self, joint: Joint, default: list[fx.Node]) -> list[int]:
         return self._owner.choose(self, joint, default)
 
-    def finish(self, backward: fx.GraphModule) -> list[str]:
-        return self.planner.finish(self.chosen, backward) if self.planner else []
+    def finish(self, forward: fx.GraphModule, backward: fx.GraphModule) -> list[str]:
+        return self.planner.finish(self.chosen, forward, backward) if self.planner else []
 
     def forward_begins(self, sizes: dict[str, int]) -> WatchedCall:
         call = self._owner.opened(self)

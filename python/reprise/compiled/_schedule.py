@@ -10,9 +10,9 @@ from torch import fx
 
 from ._costs import COSTS, loops
 from ._inductor import Handing, schedule_of
-from ._joint import Joint, Others
+from ._joint import Joint, Layouts, Others
 from ._kinds import Kind, is_size, kind_of
-from ._layouts import lay_out_as_default
+from ._layouts import compute_as_default, strides_of
 from ._sizes import bytes_of
 from ._torch import partitioners
 
@@ -37,9 +37,9 @@ class Halves:
         forward_schedule = schedule_of(forward, joint) if has_layouts or joint.draw_order is None else None
         if joint.draw_order is None:
             joint.draw_order = forward_schedule.draws if forward_schedule else []
+        if joint.layouts is None and forward_schedule:
+            joint.layouts = forward_schedule.layouts
         layouts = forward_schedule if has_layouts else None
-        if joint.layouts is None:
-            joint.layouts = layouts.strides if layouts else {}
         # The memory of a copy has a number that no node has.
         copies = layouts.copies if layouts else {}
         handed |= {name: -1 - number for number, name in enumerate(copies)}
@@ -47,7 +47,7 @@ class Halves:
         self.copies = sum(copies.values())
         self.saved += self.copies
         self.between = self.saved + self.held(Others())
-        strides = layouts.strides if layouts else {}
+        strides = layouts.layouts.strides if layouts else {}
         handing = Handing(handed, sizes, kept, frozenset(freed), joint.donated(saved), strides)
         backward_schedule = schedule_of(backward, joint, handing) if joint.fuses else None
         self._in_backward = backward_schedule.peak if backward_schedule else _eager_peak(backward, handed, sizes, kept)
@@ -126,8 +126,17 @@ def _split(joint: Joint, saved: list[int]) -> tuple[fx.GraphModule, fx.GraphModu
         static_lifetime_input_nodes=joint.info.static_lifetime_input_nodes)
     with patch.object(fx.GraphModule, "recompile"):  # nobody calls these modules
         backward = partitioners.raise_getitems(partitioners.reordering_to_mimic_autograd_engine(backward))
-        lay_out_as_default(backward, joint)
-        return partitioners.raise_getitems(forward), backward
+        forward = partitioners.raise_getitems(forward)
+        compute_as_default(forward, backward, joint)
+        return forward, backward
+
+
+def learn_layouts(joint: Joint, default_saved: list[int]) -> None:
+    """Of the compiler's own plan, for other plans of the graph."""
+    if joint.fuses and joint.layouts is None:
+        forward, _ = _split(joint, default_saved)
+        lowered = schedule_of(forward, joint, is_for_memory=True)
+        joint.layouts = Layouts(strides_of(joint, default_saved), lowered.layouts.in_memory if lowered else frozenset())
 
 
 def _eager_peak(module: fx.GraphModule, handed: dict[str, int], sizes: dict[int, int], kept: set[int], *, merges: bool = False) -> int:
