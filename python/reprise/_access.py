@@ -2,7 +2,7 @@
 while somebody may look at them. Outside of steps they are as ever.
 
 - numpy(), __array__: as long as the array lives.
-- __dlpack__, untyped_storage() (also of pickling, torch.save, deepcopy, share_memory_()): as long as the capsule's tensor or
+- __dlpack__, to_dlpack(), untyped_storage() (also of pickling, torch.save, deepcopy, share_memory_()): as long as the capsule's tensor or
   the storage object lives.
 - data_ptr(): until the step ends.
 - tolist(): during the call.
@@ -102,6 +102,8 @@ def install() -> None:
     for name, during_step in (("numpy", _numpy), ("tolist", _tolist), ("data_ptr", _data_ptr), ("__dlpack__", _dlpack),
                               ("untyped_storage", _untyped_storage)):
         _replace(torch.Tensor, name, during_step)
+    for owner, name in ((torch.utils.dlpack, "to_dlpack"), (torch, "to_dlpack"), (torch._C, "_to_dlpack")):
+        _replace(owner, name, _dlpack)
     for name in ("_share_fd_cpu_", "_share_filename_cpu_"):
         _replace(torch.UntypedStorage, name, _share)
     profiler = torch.autograd.profiler

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copyreg
 import functools
 import sys
 import threading
+import weakref
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
@@ -16,10 +19,15 @@ Model = TypeVar("Model", bound=torch.nn.Module)
 
 
 class _ModelSteps:
-    """A step goes from the first forward in training mode, with gradients on, to the end of the outermost backward."""
+    """A step goes from the first forward in training mode, with gradients on, to the end of the outermost backward() or grad()."""
 
     def __init__(self, budget: MemoryBudget) -> None:
         self._budget = budget
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Of a model that is loaded from a file."""
+        vars(self).update(state)
+        _watch_backward()
 
     def begin(self, module: torch.nn.Module, inputs: Any) -> None:
         if module.training and torch.is_grad_enabled() and not is_in_step():
@@ -45,21 +53,18 @@ def _abandon() -> None:
         step.__exit__(RuntimeError, None, None)
 
 
-_is_watched = False
-
-
+@functools.cache
 def _watch_backward() -> None:
-    global _is_watched
-    if _is_watched:
-        return
-    _is_watched = True
-    original = torch.autograd.backward
+    for name in ("backward", "grad"):
+        setattr(torch.autograd, name, _ending_steps(getattr(torch.autograd, name)))
 
+
+def _ending_steps(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def backward(*args: Any, **kwargs: Any) -> None:
+    def backward(*args: Any, **kwargs: Any) -> Any:
         _open.depth = getattr(_open, "depth", 0) + 1
         try:
-            original(*args, **kwargs)
+            result = original(*args, **kwargs)
         except BaseException:
             if _open.depth == 1:
                 _abandon()
@@ -70,8 +75,9 @@ def _watch_backward() -> None:
             ended, _open.steps = _opened(), []
             for step in reversed(ended):
                 step.finish()
+        return result
 
-    torch.autograd.backward = backward
+    return backward
 
 
 def device_of(model: object) -> torch.device:
@@ -83,15 +89,38 @@ def device_of(model: object) -> torch.device:
 def auto_checkpoint(model: Model, memory_budget: str | int, **options: Any) -> Model:
     """Trains `model` within that many bytes, whoever calls it; returns it.
 
-    A step goes from the first forward in training mode to the end of the outermost backward on that thread, or over
-    several where the graph is retained. `memory_budget` and `options` are those of MemoryBudget, which is then
+    A step goes from the first forward in training mode to the end of the outermost backward() or grad() on that thread, or
+    over several where the graph is retained. `memory_budget` and `options` are those of MemoryBudget, which is then
     `model.memory_budget`. Its device is by default that of the model's parameters. Forwards inside of another step belong to
-    that step. Raises UsageError as MemoryBudget does.
+    that step. A copy of the model shares the budget; one that is loaded from a file has a budget of its own, made of the
+    same arguments. Raises UsageError as MemoryBudget does.
     """
-    budget = MemoryBudget(memory_budget, **{"device": device_of(model), **options})
+    options = {"device": device_of(model), **options}
+    budget = MemoryBudget(memory_budget, **options)
+    _arguments[budget] = memory_budget, options
     find_steps(model, budget)
     object.__setattr__(model, "memory_budget", budget)
     return model
+
+
+# Of the budgets that models have.
+_arguments: weakref.WeakKeyDictionary[MemoryBudget, tuple[str | int, dict[str, Any]]] = weakref.WeakKeyDictionary()
+
+
+def _pickled(budget: MemoryBudget) -> tuple[Any, ...]:
+    if budget not in _arguments:
+        raise TypeError("a MemoryBudget cannot be pickled, unless it is a model's by reprise.auto_checkpoint; make a new one where "
+                        "it is loaded")
+    return _made_again, _arguments[budget]
+
+
+def _made_again(limit: str | int, options: dict[str, Any]) -> MemoryBudget:
+    budget = MemoryBudget(limit, **options)
+    _arguments[budget] = limit, options
+    return budget
+
+
+copyreg.pickle(MemoryBudget, _pickled)
 
 
 def find_steps(model: torch.nn.Module, budget: MemoryBudget) -> None:

@@ -299,6 +299,9 @@ void bind_budget(py::module_& module) {
             return least ? std::optional(least->count) : std::nullopt;
           },
           "An estimate of the least bytes in which a step runs; None before the first whole step.")
+      // A copy of what has a budget shares it.
+      .def("__copy__", [](py::object self) { return self; })
+      .def("__deepcopy__", [](py::object self, const py::object&) { return self; })
       .def_property_readonly(
           "limit", [](const MemoryBudget& budget) { return budget.limit().count; }, "Bytes.");
 }

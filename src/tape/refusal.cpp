@@ -43,7 +43,7 @@ std::string list_of(const LiveParts& parts, bool is_operator) {
       {parts.packed_bits, "in the bits of packed tensors"},
       {parts.other_threads, "held by threads outside the step"},
       {parts.past_operators,
-       "allocated past operators, by compiled graphs (torch.compile) or other libraries"},
+       "allocated past operators, by compiled graphs (torch.compile), torch.tensor() or other libraries"},
       {parts.unseen, "in small results that nothing has read"}};
   std::string list;
   for (const auto& [bytes, text] : all) {

@@ -34,7 +34,8 @@ def use_memory():
 
 def test_arrays_keep_the_bytes_in_place_while_they_or_their_views_live(step):
     value, expected = dropped()
-    for made in (value.numpy(), numpy.asarray(value), value.detach().numpy()[::1], numpy.from_dlpack(value)):
+    for made in (value.numpy(), numpy.asarray(value), value.detach().numpy()[::1], numpy.from_dlpack(value),
+                 torch.from_dlpack(torch.utils.dlpack.to_dlpack(dropped()[0])).numpy()):
         use_memory()
         assert numpy.array_equal(made, expected)
     rows = value.numpy()[3:5]

@@ -52,6 +52,17 @@ def test_a_budget_error_is_caught_as_torch_s_out_of_memory_error_inside_and_outs
         assert network.is_same(network.gradients())
 
 
+@pytest.mark.parametrize("allocate", [
+    lambda: torch.tensor([0.0] * 50_000), lambda: torch.as_tensor([0.0] * 50_000), lambda: torch.zeros(1).new_tensor([0.0] * 50_000),
+    lambda: torch.zeros(8).untyped_storage().resize_(200_000)])
+def test_what_no_operator_allocates_is_refused_with_the_same_error(allocate):
+    budget = reprise.MemoryBudget(reprise.live_bytes() + 100_000)
+    with budget.step():
+        with pytest.raises(reprise.BudgetError, match="past operators|outside of operators"):
+            allocate()
+        assert torch.ones(10).sum() == 10
+
+
 def test_a_step_that_an_exception_ends_is_not_learned_from(network):
     budget = reprise.MemoryBudget("4GiB")
     with pytest.raises(KeyError, match="mine"):

@@ -80,12 +80,12 @@ def schedule_of(module: fx.GraphModule, joint: Joint, handing: Handing | None = 
         # Inductor does not know which gradients are, so that its order and its estimate are as if none were.
         with patch.object(memory, "is_nonfreeable_buffers", lambda read: read.name not in handing.freed and is_held(read)):
             peak = _peak_of_schedule(result, rest, workspaces, joint.sizes, _Reuse(estimate, while_run), handing)
-        results: Any = ({}, Layouts({}, frozenset()), []) if is_backward else (*_results(module, names), draws_in(result, joint.draws))
+        results: Any = ({}, Layouts({}, frozenset()), []) if is_backward else (*_results(module, joint, names), draws_in(result, joint.draws))
         found.append(Schedule(peak, *results))
         raise _Scheduled
 
     def look_sooner(lowered: Any) -> None:
-        found.append(Schedule(0, {}, Layouts({}, _in_memory(lowered)), []))
+        found.append(Schedule(0, {}, Layouts({}, _in_memory(lowered, joint)), []))
         raise _Scheduled
 
     def known(module: fx.GraphModule, inputs: list[Any], *rest: Any) -> Any:
@@ -105,7 +105,7 @@ def schedule_of(module: fx.GraphModule, joint: Joint, handing: Handing | None = 
     return found[0] if found else None
 
 
-def _results(module: fx.GraphModule, names: list[str]) -> tuple[dict[str, int], Layouts]:
+def _results(module: fx.GraphModule, joint: Joint, names: list[str]) -> tuple[dict[str, int], Layouts]:
     """The copies and the layouts of a Schedule. `names`: of the results; the compiler may have put other nodes in their place."""
     from torch._inductor.virtualized import V
 
@@ -120,12 +120,22 @@ def _results(module: fx.GraphModule, names: list[str]) -> tuple[dict[str, int], 
         stride = _numbers(result.maybe_get_stride())
         if stride is not None:
             strides[name] = stride
-    return copies, Layouts(strides, _in_memory(V.graph))
+    return copies, Layouts(strides, _in_memory(V.graph, joint))
 
 
-def _in_memory(lowered: Any) -> frozenset[str]:
-    origins = (each.get_origin_node() for each in lowered.buffers)
-    return frozenset(each.name for each in origins if each is not None)
+def _in_memory(lowered: Any, joint: Joint) -> frozenset[str]:
+    """The loops whose results buffers hold, or views of these."""
+    from torch._inductor import ir
+
+    found = set()
+    for buffer in lowered.buffers:
+        if isinstance(buffer, ir.ComputedBuffer):
+            origins = [joint.named[each.name] for each in buffer.origins if each.name in joint.named]
+            # The operator that asked for the buffer may be among them.
+            last = max((at for at in origins if joint.kinds[at] is not Kind.CALL), default=None)
+            if last is not None and joint.kinds[last] in (Kind.LOOP, Kind.VIEW):
+                found.add(joint.nodes[joint.roots[last]].name)
+    return frozenset(found)
 
 
 def _numbers(sizes: Any) -> tuple[int, ...] | None:
@@ -200,7 +210,7 @@ def _peak_of_schedule(nodes: list[Any], rest: tuple[Any, ...], workspaces: list[
             wholes[owner] = each
     for name, each in wholes.items():
         first = nodes[each.start_step]
-        if not first.is_extern() and ends[name] == begins[name] and name not in outputs:
+        if not first.is_extern() and ends[name] == begins[name] and name not in outputs and not _is_loaded_again(first, name):
             continue
         made[begins[name]][name] = rounded(each.size_alloc, first.get_device())
         freed[ends[name]][name] = rounded(each.size_free, first.get_device())
@@ -240,6 +250,42 @@ def _owner_of(buffer: Any) -> str:
         buffer = V.graph.get_buffer(buffer.layout.view.get_name())
     name: str = buffer.get_name()
     return name
+
+
+def _is_loaded_again(node: Any, name: str) -> bool:
+    """For a CPU, whether a merged loop stores the buffer for another one of its kernel, which runs after a sum."""
+    if node.get_device().type != "cpu":
+        return False
+    inside = {each.get_name(): each for each in node.get_nodes()}
+    (producer,) = (each for each in inside.values() if any(output.get_name() == name for output in each.get_outputs()))
+    if producer.is_reduction() or _is_local(node, producer, name):
+        return False
+    for each in inside.values():
+        if any(read.name == name for read in each.read_writes.reads):
+            before = inside.keys() & (each.ancestors - producer.ancestors - {producer.get_name()})
+            if any(inside[one].is_reduction() for one in before):
+                return True
+    return False
+
+
+def _is_local(node: Any, producer: Any, name: str) -> bool:
+    """Whether the kernel has a buffer of its own for a row of it: as inductor's try_outer_loop_fusion_with_local_buf() decides."""
+    from torch._inductor.codegen import cpp
+
+    def dimensions(outer: Any) -> int:
+        _, (loops, reduced) = max(outer.get_nodes(), key=lambda each: int(each.is_reduction())).group
+        return len(loops) + len(reduced)
+
+    is_outer = isinstance(node, cpp.OuterLoopFusedSchedulerNode)
+    whole: Any = node
+    if not is_outer or any(dimensions(each) != whole.outer_loop_fusion_depth + 1 for each in whole.get_outer_nodes()):
+        return False
+    index, stride = 0, 1
+    for variable, length in reversed(producer._body.var_ranges.items()):
+        index, stride = index + stride * variable, stride * length
+    users = producer.scheduler.name_to_buf[name].users
+    return bool(producer.node.get_layout().is_contiguous() and producer._body.get_write_expr(name) == index and
+                all(each.node._body.get_read_expr(name) == index for each in users))
 
 
 def _are_one_kernel(node: Any, following: Any) -> bool:

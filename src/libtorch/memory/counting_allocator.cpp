@@ -19,6 +19,7 @@
 #include <c10/util/Exception.h>
 #include <malloc.h>
 #include <pthread.h>
+#include <reprise/error.h>
 
 #include <algorithm>
 #include <atomic>
@@ -26,6 +27,7 @@
 #include <new>
 #include <vector>
 
+#include "libtorch/base/leaving_errors.h"
 #include "libtorch/memory/freed_blocks.h"
 #include "libtorch/memory/fresh_memory.h"
 #include "libtorch/memory/large_memory.h"
@@ -160,6 +162,16 @@ void count_within_limits(std::int64_t size) {
 class CountingAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(std::size_t bytes) override {
+    try {
+      return allocate_within_limits(bytes);
+    } catch (const Error&) {
+      // No operator is there whose error it would be.
+      if (works_for_a_limit() && !AccountedWork::is_on()) translate_leaving_error();
+      throw;
+    }
+  }
+
+  static c10::DataPtr allocate_within_limits(std::size_t bytes) {
     void* data = nullptr;
     const bool limited = is_limited();
     try {
