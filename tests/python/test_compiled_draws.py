@@ -1,7 +1,6 @@
 """A compiled forward draws its random numbers in the order that it has without a budget. Inductor puts draws where memory is
 least, so that it chose another order for another plan, and stored compiled code without knowing of it."""
 
-import pytest
 import torch
 from test_compiled import fresh  # noqa: F401
 from torch import nn
@@ -73,7 +72,7 @@ def test_draws_keep_their_order(monkeypatch, tmp_path):
     # Inductor has stored that code, of the same graph; and a plan from disk keeps the order as well.
     for _ in range(2):
         loss, call = trained(within)
-        assert loss == pytest.approx(expected, rel=1e-5)
+        assert loss == expected
         [graph] = call.memory_budget.report()
         assert graph.recomputed
 

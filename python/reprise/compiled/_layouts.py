@@ -59,6 +59,8 @@ def _keep_loops(forward: fx.GraphModule, joint: Joint) -> None:
         if not _is_loop(node, joint) or not isinstance(node.meta["val"], torch.Tensor):
             continue
         strides = node.meta["val"].stride()
+        if not all(isinstance(each, int) for each in strides):
+            continue  # they vary
         if node in handed_over and node.name not in joint.layouts.in_memory:
             copy = _lay_out(node, strides)
             results = [copy if each is node and at >= joint.outputs_of_forward else each for at, each in enumerate(results)]
