@@ -109,8 +109,8 @@ _arguments: weakref.WeakKeyDictionary[MemoryBudget, tuple[str | int, dict[str, A
 
 def _pickled(budget: MemoryBudget) -> tuple[Any, ...]:
     if budget not in _arguments:
-        raise TypeError("a MemoryBudget cannot be pickled, unless it is a model's by reprise.auto_checkpoint; make a new one where "
-                        "it is loaded")
+        raise TypeError("cannot pickle a MemoryBudget, unless it is a model's by reprise.auto_checkpoint; make a new one where it is "
+                        "loaded")
     return _made_again, _arguments[budget]
 
 
