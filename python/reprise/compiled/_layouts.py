@@ -12,7 +12,10 @@ import torch
 from torch import fx
 
 from ._joint import Joint
-from ._kinds import Kind
+from ._kinds import Kind, name_of
+
+# Their loops go through memory in parts.
+_OF_PARTS = frozenset("cat slice select slice_scatter select_scatter".split())
 
 
 def compute_as_default(forward: fx.GraphModule, backward: fx.GraphModule, joint: Joint) -> None:
@@ -59,14 +62,30 @@ def _keep_loops(forward: fx.GraphModule, joint: Joint) -> None:
         if not _is_loop(node, joint) or not isinstance(node.meta["val"], torch.Tensor):
             continue
         strides = node.meta["val"].stride()
-        if not all(isinstance(each, int) for each in strides):
-            continue  # they vary
+        if not all(isinstance(each, int) for each in strides) or _is_plain(joint, joint.named[node.name]):
+            continue  # sizes vary, or loops read it from memory as they compute it again
         if node in handed_over and node.name not in joint.layouts.in_memory:
             copy = _lay_out(node, strides)
             results = [copy if each is node and at >= joint.outputs_of_forward else each for at, each in enumerate(results)]
         elif node.name in joint.layouts.strides and node not in results:
             _replace(node, _lay_out(node, joint.layouts.strides[node.name]))
     output.args = (tuple(results),)
+
+
+def _is_plain(joint: Joint, at: int) -> bool:
+    """Whether the value is computed element by element from contiguous memory, so that loops over it go through memory in the
+    same order whether it is stored or computed again inside."""
+    seen, unseen = {at}, [at]
+    while unseen:
+        each = unseen.pop()
+        value, kind = joint.nodes[each].meta.get("val"), joint.kinds[each]
+        if isinstance(value, torch.Tensor) and not value.is_contiguous() or name_of(joint.nodes[each]) in _OF_PARTS:
+            return False
+        if kind in (Kind.LOOP, Kind.VIEW):
+            new = set(joint.inputs[each]) - seen
+            seen |= new
+            unseen += new
+    return True
 
 
 def _is_loop(node: fx.Node, joint: Joint, views: bool = False) -> bool:

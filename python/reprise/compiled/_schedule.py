@@ -59,14 +59,22 @@ class Halves:
 
     def hand_over(self, joint: Joint, saved: list[int]) -> None:
         self._joint, self._handed_over, self._roots = joint, saved, {joint.roots[at] for at in saved}
+        self._beside: dict[tuple[frozenset[int], frozenset[int]], Halves] = {}
 
     def beside(self, others: Others) -> Halves:
         """The same halves, beside those others."""
-        if self._joint.freed(others) != self._joint.freed(self.others) or self._kept(others) != self._kept(self.others):
-            return Halves(self._joint, self._handed_over, others)
-        result = copy.copy(self)
+        same, key = self, self._key(others)
+        if key != self._key(self.others):
+            if key not in self._beside:  # its schedules take long, and every step asks
+                self._beside[key] = Halves(self._joint, self._handed_over, others)
+            same = self._beside[key]
+        result = copy.copy(same)
         result.others = others
         return result
+
+    def _key(self, others: Others) -> tuple[frozenset[int], frozenset[int]]:
+        """All that schedules depend on."""
+        return frozenset(self._joint.freed(others)), frozenset(self._kept(others))
 
     def _kept(self, others: Others) -> set[int]:
         """What is handed over and an output as well, so that somebody has it until backward ends."""
