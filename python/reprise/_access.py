@@ -2,8 +2,8 @@
 while somebody may look at them. Outside of steps they are as ever.
 
 - numpy(), __array__: as long as the array lives.
-- __dlpack__, to_dlpack(), untyped_storage() (also of pickling, torch.save, deepcopy, share_memory_()): as long as the capsule's tensor or
-  the storage object lives.
+- __dlpack__, to_dlpack(), untyped_storage() (also of pickling, torch.save, deepcopy, share_memory_()): as long as the
+  capsule's tensor or the storage object lives.
 - data_ptr(): until the step ends.
 - tolist(): during the call.
 - the kernels of compiled graphs: see _graphs.py.

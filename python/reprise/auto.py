@@ -96,14 +96,13 @@ def auto_checkpoint(model: Model, memory_budget: str | int, **options: Any) -> M
     same arguments. Raises UsageError as MemoryBudget does.
     """
     options = {"device": device_of(model), **options}
-    budget = MemoryBudget(memory_budget, **options)
-    _arguments[budget] = memory_budget, options
+    budget = _budget_of(memory_budget, options)
     find_steps(model, budget)
     object.__setattr__(model, "memory_budget", budget)
     return model
 
 
-# Of the budgets that models have.
+# Of which the budgets of models were made: with these they are made again where a model is loaded.
 _arguments: weakref.WeakKeyDictionary[MemoryBudget, tuple[str | int, dict[str, Any]]] = weakref.WeakKeyDictionary()
 
 
@@ -111,10 +110,10 @@ def _pickled(budget: MemoryBudget) -> tuple[Any, ...]:
     if budget not in _arguments:
         raise TypeError("cannot pickle a MemoryBudget, unless it is a model's by reprise.auto_checkpoint; make a new one where it is "
                         "loaded")
-    return _made_again, _arguments[budget]
+    return _budget_of, _arguments[budget]
 
 
-def _made_again(limit: str | int, options: dict[str, Any]) -> MemoryBudget:
+def _budget_of(limit: str | int, options: dict[str, Any]) -> MemoryBudget:
     budget = MemoryBudget(limit, **options)
     _arguments[budget] = limit, options
     return budget

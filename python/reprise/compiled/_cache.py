@@ -173,7 +173,7 @@ def _written_layouts(joint: Joint) -> dict[str, Any] | None:
     if joint.layouts is None:
         return None
     return {"strides": [[joint.named[name], each] for name, each in joint.layouts.strides.items()],
-            "in_memory": sorted(joint.named[name] for name in joint.layouts.in_memory if name in joint.named)}
+            "in_memory": sorted(joint.named[name] for name in joint.layouts.in_memory)}
 
 
 def _layouts_of(written: dict[str, Any] | None, joint: Joint) -> Layouts | None:

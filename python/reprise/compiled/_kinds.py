@@ -27,7 +27,8 @@ _REDUCTIONS = frozenset(
 _LOOPS = frozenset(
     "clone full full_like ones_like zeros_like new_zeros new_ones zeros ones scalar_tensor empty empty_like iota arange "
     "embedding convert_element_type _to_copy where gather index index_select _unsafe_index _unsafe_masked_index cat "
-    "constant_pad_nd repeat copy inductor_force_stride_order select_scatter slice_scatter inductor_random inductor_lookup_seed fma triu tril".split())
+    "constant_pad_nd repeat copy select_scatter slice_scatter inductor_random inductor_lookup_seed "
+    "inductor_force_stride_order fma triu tril".split())
 _VIEWS = frozenset("reshape _unsafe_view view_of broadcast_in_dim detach alias lift_fresh".split())
 _SEEDS = frozenset(("inductor_seed", "inductor_seeds"))
 
