@@ -7,7 +7,7 @@ import torch
 
 import reprise
 import test_compiled
-from reprise.compiled import _graph
+from reprise.compiled import _graph, _schedule
 from test_compiled import Language, batch, fresh, steps  # noqa: F401
 
 
@@ -69,3 +69,33 @@ def test_a_backward_that_fails_is_not_what_a_call_took():
     steps(call, model)
     (after,) = call.memory_budget.report()
     assert after.measured_peak == pytest.approx(report.measured_peak, rel=0.01)
+
+
+class TwoOutputs(torch.nn.Module):
+    """The second is handed to backward too, and too small for a plan without it."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(64, 64) for _ in range(6))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = x + torch.nn.functional.gelu(layer(x)).tanh()
+        return x.square().mean(), x.mean(0).exp()
+
+
+def test_schedules_are_not_made_again_in_later_steps(monkeypatch):
+    made = []
+    schedule_of = _schedule.schedule_of
+    monkeypatch.setattr(_schedule, "schedule_of", lambda *each, **options: (made.append(each), schedule_of(*each, **options))[1])
+    model = TwoOutputs()
+    call = reprise.compile(model, memory_budget="60%")
+    counts = []
+    for _ in range(4):
+        made.clear()
+        loss, mean = call(torch.randn(512, 64))
+        loss = loss + mean.sum()
+        del mean  # the plan is for a step that holds it until backward has ended
+        loss.backward()
+        counts.append(len(made))
+    assert counts[0] > 0 and counts[2:] == [0, 0]

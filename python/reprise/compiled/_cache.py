@@ -80,7 +80,7 @@ class CachedPlanner(GraphPlanner):
         """The plan that hands over `saved`, which another process has made of the same graph."""
         begin = time.perf_counter()
         self.default = self.default.beside(others)
-        learn_layouts(self.joint, self.default_saved)
+        learn_layouts(self.joint)
         return Chosen(saved, Halves(self.joint, saved, others), self.default, recompute_seconds, time.perf_counter() - begin, seconds)
 
     def need(self, graph: int = 0, measured: Measured | None = None, is_last: bool = False) -> Need:
@@ -168,16 +168,17 @@ def _halves_of(written: dict[str, int], others: Others, joint: Joint, saved: lis
     return halves
 
 
-def _written_layouts(joint: Joint) -> dict[str, Any] | None:
+def _written_layouts(joint: Joint) -> dict[str, Any]:
     """Names are of one process."""
-    if joint.layouts is None:
-        return None
-    return {"strides": [[joint.named[name], each] for name, each in joint.layouts.strides.items()],
-            "in_memory": sorted(joint.named[name] for name in joint.layouts.in_memory)}
+    layouts = joint.layouts
+    return {} if layouts is None else {name: [[joint.named[node], each] for node, each in found.items()] if isinstance(found, dict) else found
+                        for name, found in vars(layouts).items()}
 
 
-def _layouts_of(written: dict[str, Any] | None, joint: Joint) -> Layouts | None:
-    if written is None:
+def _layouts_of(written: dict[str, Any], joint: Joint) -> Layouts | None:
+    if not written:
         return None
-    return Layouts({joint.nodes[at].name: tuple(map(int, each)) for at, each in written["strides"]},
-                   frozenset(joint.nodes[at].name for at in written["in_memory"]))
+    saved = joint.saved_for(set(written["saved"]))
+    fields: dict[str, Any] = {name: found and {joint.nodes[at].name: each and tuple(map(int, each)) for at, each in found}
+                              for name, found in written.items() if name != "saved"}
+    return Layouts(saved, **fields)

@@ -17,7 +17,7 @@ from torch._guards import detect_fake_mode
 
 from ._costs import COSTS
 from ._draws import drawn_in_order, draws_in
-from ._joint import Joint, Layouts
+from ._joint import InMemory, Joint
 from ._kinds import Kind, kind_of
 from ._layouts import laid_out
 from ._sizes import Sizes, bytes_of, rounded
@@ -43,14 +43,15 @@ class Handing:
 class Schedule:
     peak: int
     copies: dict[str, int]  # bytes of inputs that are returned in another layout, such as what convolutions read, by name
-    layouts: Layouts  # of the results
+    strides: dict[str, tuple[int, ...]]  # of the results, by name
+    in_memory: InMemory
     draws: list[str]  # the order of what may draw random numbers, by name
 
 
 def schedule_of(module: fx.GraphModule, joint: Joint, handing: Handing | None = None, *, is_for_memory: bool = False) -> Schedule | None:
     """Of a half of the joint graph: of backward, which gets `handing`, or of forward. None where there is nothing to put in
     order. What calls of operators cost in the layouts that inductor chooses is noted in the joint graph. `is_for_memory`:
-    only `layouts.in_memory` is asked for, which takes half of the time."""
+    only `in_memory` is asked for, which takes half of the time."""
     from torch._dynamo.repro import after_aot
     from torch._inductor import compile_fx, config, graph
     from torch._inductor import memory as inductor_memory
@@ -80,12 +81,12 @@ def schedule_of(module: fx.GraphModule, joint: Joint, handing: Handing | None = 
         # Inductor does not know which gradients are, so that its order and its estimate are as if none were.
         with patch.object(memory, "is_nonfreeable_buffers", lambda read: read.name not in handing.freed and is_held(read)):
             peak = _peak_of_schedule(result, rest, workspaces, joint.sizes, _Reuse(estimate, while_run), handing)
-        results: Any = ({}, Layouts({}, frozenset()), []) if is_backward else (*_results(module, joint, names), draws_in(result, joint.draws))
+        results: Any = ({}, {}, {}, []) if is_backward else (*_results(module, joint, names), draws_in(result, joint.draws))
         found.append(Schedule(peak, *results))
         raise _Scheduled
 
     def look_sooner(lowered: Any) -> None:
-        found.append(Schedule(0, {}, Layouts({}, _in_memory(lowered, joint)), []))
+        found.append(Schedule(0, {}, {}, _in_memory(lowered, joint), []))
         raise _Scheduled
 
     def known(module: fx.GraphModule, inputs: list[Any], *rest: Any) -> Any:
@@ -105,7 +106,7 @@ def schedule_of(module: fx.GraphModule, joint: Joint, handing: Handing | None = 
     return found[0] if found else None
 
 
-def _results(module: fx.GraphModule, joint: Joint, names: list[str]) -> tuple[dict[str, int], Layouts]:
+def _results(module: fx.GraphModule, joint: Joint, names: list[str]) -> tuple[dict[str, int], dict[str, tuple[int, ...]], InMemory]:
     """The copies and the layouts of a Schedule. `names`: of the results; the compiler may have put other nodes in their place."""
     from torch._inductor.virtualized import V
 
@@ -120,22 +121,24 @@ def _results(module: fx.GraphModule, joint: Joint, names: list[str]) -> tuple[di
         stride = _numbers(result.maybe_get_stride())
         if stride is not None:
             strides[name] = stride
-    return copies, Layouts(strides, _in_memory(V.graph, joint))
+    return copies, strides, _in_memory(V.graph, joint)
 
 
-def _in_memory(lowered: Any, joint: Joint) -> frozenset[str]:
+def _in_memory(lowered: Any, joint: Joint) -> InMemory:
     """The loops whose results buffers hold, or views of these."""
     from torch._inductor import ir
 
-    found = set()
+    found: InMemory = {}
     for buffer in lowered.buffers:
         if isinstance(buffer, ir.ComputedBuffer):
             origins = [joint.named[each.name] for each in buffer.origins if each.name in joint.named]
             # The operator that asked for the buffer may be among them.
             last = max((at for at in origins if joint.kinds[at] is not Kind.CALL), default=None)
             if last is not None and joint.kinds[last] in (Kind.LOOP, Kind.VIEW):
-                found.add(joint.nodes[joint.roots[last]].name)
-    return frozenset(found)
+                node = joint.nodes[joint.roots[last]]
+                is_whole = not isinstance(buffer.layout, ir.NonOwningLayout) and _numbers(buffer.get_size()) == tuple(node.meta["val"].shape)
+                found[node.name] = _numbers(buffer.get_stride()) if is_whole else None
+    return found
 
 
 def _numbers(sizes: Any) -> tuple[int, ...] | None:

@@ -63,12 +63,17 @@ class Others:
         return Others(between, late, gradients, measured)
 
 
+# Results that have memory of their own: strides, unless they vary or the memory is part of another.
+InMemory = dict[str, tuple[int, ...] | None]
+
+
 @dataclasses.dataclass(frozen=True)
 class Layouts:
     """Of the compiler's own forward, by name."""
 
-    strides: dict[str, tuple[int, ...]]  # of what it hands over
-    in_memory: frozenset[str]  # results that have memory of their own
+    saved: list[int]
+    strides: dict[str, tuple[int, ...]]  # of what is handed over
+    in_memory: InMemory | None  # as soon as a plan needs it
 
 
 class Joint:
@@ -116,7 +121,7 @@ class Joint:
         self.draws = frozenset(draws if len(draws) > 1 else ())
         # How the compiler's own forward draws, by name; None until its schedule was seen.
         self.draw_order: list[str] | None = None if self.draws else []
-        self.layouts: Layouts | None = None  # as soon as a plan needs them
+        self.layouts: Layouts | None = None
 
     def _root(self, at: int) -> int:
         """Whose memory the node's result is in."""

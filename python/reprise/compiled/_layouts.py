@@ -11,18 +11,19 @@ from typing import Any
 import torch
 from torch import fx
 
-from ._joint import Joint
-from ._kinds import Kind, name_of
+from ._joint import InMemory, Joint
+from ._kinds import Kind, kind_of, name_of
 
-# Their loops go through memory in parts.
-_OF_PARTS = frozenset("cat slice select slice_scatter select_scatter".split())
+# Their loops go through memory in parts, or their layout is not the graph's.
+_OTHERWISE = frozenset("cat slice select slice_scatter select_scatter convolution".split())
+_MERGED = (Kind.LOOP, Kind.VIEW, Kind.REDUCTION)
 
 
 def compute_as_default(forward: fx.GraphModule, backward: fx.GraphModule, joint: Joint) -> None:
     """Changes the halves of a plan. Forward has in memory what it has there under the compiler's own plan, and hands over
     copies of other results. Backward makes again what the compiler's own plan hands over in the layout that it has there, as
     far as it gets memory or sums read it."""
-    if joint.layouts is None:
+    if joint.layouts is None or joint.layouts.in_memory is None:
         return
     _keep_loops(forward, joint)
     strides = joint.layouts.strides
@@ -30,8 +31,8 @@ def compute_as_default(forward: fx.GraphModule, backward: fx.GraphModule, joint:
         if node.name not in strides or not _is_loop(node, joint, views=True):
             continue
         value, at = node.meta["val"], joint.named[node.name]
-        is_as_graph = value.stride() == strides[node.name]
-        if _is_read_by(Kind.CALL, joint, at) or not is_as_graph and _is_read_by(Kind.REDUCTION, joint, at):
+        is_plain = value.stride() == strides[node.name] and _is_contiguous(value)
+        if _is_read_by(Kind.CALL, joint, at) or not is_plain and _is_read_by(Kind.REDUCTION, joint, at):
             _replace(node, _lay_out(node, strides[node.name]))
 
 
@@ -54,38 +55,65 @@ def _prim() -> Any:
 
 
 def _keep_loops(forward: fx.GraphModule, joint: Joint) -> None:
-    assert joint.layouts is not None
+    layouts = joint.layouts
+    assert layouts is not None and layouts.in_memory is not None
     (output,) = forward.graph.find_nodes(op="output")
     results = list(output.args[0])
     handed_over = results[joint.outputs_of_forward:]
+    plain = _plain_loops(forward, layouts.in_memory)
+
+    def replace_handed_over(node: fx.Node, by: fx.Node) -> None:
+        for at in range(joint.outputs_of_forward, len(results)):
+            results[at] = by if results[at] is node else results[at]
+
     for node in list(forward.graph.nodes):
         if not _is_loop(node, joint) or not isinstance(node.meta["val"], torch.Tensor):
             continue
         strides = node.meta["val"].stride()
-        if not all(isinstance(each, int) for each in strides) or _is_plain(joint, joint.named[node.name]):
+        if not all(isinstance(each, int) for each in strides) or node in plain:
             continue  # sizes vary, or loops read it from memory as they compute it again
-        if node in handed_over and node.name not in joint.layouts.in_memory:
-            copy = _lay_out(node, strides)
-            results = [copy if each is node and at >= joint.outputs_of_forward else each for at, each in enumerate(results)]
-        elif node.name in joint.layouts.strides and node not in results:
-            _replace(node, _lay_out(node, joint.layouts.strides[node.name]))
+        of_default = layouts.in_memory.get(node.name) or layouts.strides.get(node.name)
+        if node in handed_over and node.name not in layouts.in_memory:
+            replace_handed_over(node, _lay_out(node, strides))
+        elif of_default and (node not in results or node in handed_over and of_default != strides):
+            laid_out = _lay_out(node, of_default)
+            _replace(node, laid_out)
+            replace_handed_over(node, laid_out)
     output.args = (tuple(results),)
 
 
-def _is_plain(joint: Joint, at: int) -> bool:
-    """Whether the value is computed element by element from contiguous memory, so that loops over it go through memory in the
-    same order whether it is stored or computed again inside."""
-    seen, unseen = {at}, [at]
-    while unseen:
-        each = unseen.pop()
-        value, kind = joint.nodes[each].meta.get("val"), joint.kinds[each]
-        if isinstance(value, torch.Tensor) and not value.is_contiguous() or name_of(joint.nodes[each]) in _OF_PARTS:
-            return False
-        if kind in (Kind.LOOP, Kind.VIEW):
-            new = set(joint.inputs[each]) - seen
-            seen |= new
-            unseen += new
-    return True
+def _plain_loops(forward: fx.GraphModule, in_memory: InMemory) -> set[fx.Node]:
+    """Loops that compute element by element from contiguous memory, as do all loops and sums that may compute them again inside.
+    These go through memory in the same order, with the same vector code, whether such a loop's result is stored or not.
+    `in_memory`: under the compiler's own plan."""
+    nodes = list(forward.graph.nodes)
+    kinds = {node: kind_of(node) for node in nodes}
+    in_order: set[fx.Node] = set()  # as operands of a loop
+    out_of_order: set[fx.Node] = set()  # their own loops
+    for node in nodes:
+        is_dense = _is_contiguous(node.meta.get("val"), in_memory.get(node.name))
+        is_whole = is_dense and name_of(node) not in _OTHERWISE
+        merges = kinds[node] in _MERGED and not in_order.issuperset(node.all_input_nodes)
+        if kinds[node] is not Kind.VIEW and (merges or not is_whole):
+            out_of_order.add(node)
+        # Others have in memory as well what they would compute in another order.
+        is_stored = kinds[node] is Kind.REDUCTION or merges and node in out_of_order and node.name in in_memory
+        if is_dense and is_stored or is_whole and not merges:
+            in_order.add(node)
+    part_of: set[fx.Node] = set()
+    for node in reversed(nodes):
+        if any(kinds[user] in _MERGED and (user in out_of_order or user in part_of and user.name not in in_memory) for user in node.users):
+            part_of.add(node)
+    return {node for node in nodes if kinds[node] is Kind.LOOP and node not in out_of_order | part_of}
+
+
+def _is_contiguous(value: Any, strides: tuple[int, ...] | None = None) -> bool:
+    """But for dimensions along which it is the same. `strides`: instead of the value's own."""
+    if not isinstance(value, torch.Tensor):
+        return True
+    if strides is not None:
+        value = value.as_strided(value.shape, strides)
+    return bool(value[tuple(0 if stride == 0 else slice(None) for stride in value.stride())].is_contiguous())
 
 
 def _is_loop(node: fx.Node, joint: Joint, views: bool = False) -> bool:

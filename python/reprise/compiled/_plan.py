@@ -193,7 +193,7 @@ class GraphPlanner:
 
     def _realize(self, plan: _SplitPlan) -> tuple[Halves, list[int]]:
         saved = self.joint.saved_for(self.step.kept_in(plan))
-        learn_layouts(self.joint, self.default_saved)
+        learn_layouts(self.joint)
         halves = Halves(self.joint, saved, self._others)
         self._realized.append((halves, saved, plan))
         return halves, saved

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from unittest.mock import patch
 
 import torch
@@ -37,8 +38,6 @@ class Halves:
         forward_schedule = schedule_of(forward, joint) if has_layouts or joint.draw_order is None else None
         if joint.draw_order is None:
             joint.draw_order = forward_schedule.draws if forward_schedule else []
-        if joint.layouts is None and forward_schedule:
-            joint.layouts = forward_schedule.layouts
         layouts = forward_schedule if has_layouts else None
         # The memory of a copy has a number that no node has.
         copies = layouts.copies if layouts else {}
@@ -47,7 +46,7 @@ class Halves:
         self.copies = sum(copies.values())
         self.saved += self.copies
         self.between = self.saved + self.held(Others())
-        strides = layouts.layouts.strides if layouts else {}
+        strides = layouts.strides if layouts else {}
         handing = Handing(handed, sizes, kept, frozenset(freed), joint.donated(saved), strides)
         backward_schedule = schedule_of(backward, joint, handing) if joint.fuses else None
         self._in_backward = backward_schedule.peak if backward_schedule else _eager_peak(backward, handed, sizes, kept)
@@ -56,6 +55,9 @@ class Halves:
         if joint.fuses and not forward_schedule:
             self._forward = min(self._forward, _eager_peak(forward, {}, {}, set(), merges=True))
             self._to_schedule = forward
+        if joint.layouts is None and backward_schedule:  # the first plan is the compiler's own
+            strides = strides_of(joint, saved) | (forward_schedule.strides if forward_schedule else {})
+            joint.layouts = Layouts(saved, strides, forward_schedule.in_memory if forward_schedule else None)
 
     def hand_over(self, joint: Joint, saved: list[int]) -> None:
         self._joint, self._handed_over, self._roots = joint, saved, {joint.roots[at] for at in saved}
@@ -135,16 +137,17 @@ def _split(joint: Joint, saved: list[int]) -> tuple[fx.GraphModule, fx.GraphModu
     with patch.object(fx.GraphModule, "recompile"):  # nobody calls these modules
         backward = partitioners.raise_getitems(partitioners.reordering_to_mimic_autograd_engine(backward))
         forward = partitioners.raise_getitems(forward)
-        compute_as_default(forward, backward, joint)
+        if joint.layouts is not None and joint.layouts.saved != saved:
+            compute_as_default(forward, backward, joint)
         return forward, backward
 
 
-def learn_layouts(joint: Joint, default_saved: list[int]) -> None:
-    """Of the compiler's own plan, for other plans of the graph."""
-    if joint.fuses and joint.layouts is None:
-        forward, _ = _split(joint, default_saved)
+def learn_layouts(joint: Joint) -> None:
+    """Of the compiler's own forward, for other plans of the graph."""
+    if joint.layouts is not None and joint.layouts.in_memory is None:
+        forward, _ = _split(joint, joint.layouts.saved)
         lowered = schedule_of(forward, joint, is_for_memory=True)
-        joint.layouts = Layouts(strides_of(joint, default_saved), lowered.layouts.in_memory if lowered else frozenset())
+        joint.layouts = dataclasses.replace(joint.layouts, in_memory=lowered.in_memory if lowered else {})
 
 
 def _eager_peak(module: fx.GraphModule, handed: dict[str, int], sizes: dict[int, int], kept: set[int], *, merges: bool = False) -> int:
