@@ -23,7 +23,7 @@ from .. import _version
 from ._joint import Joint, Layouts, Measured, Others
 from ._key import key_of
 from ._plan import Chosen, GraphPlanner, Need
-from ._schedule import Halves, learn_layouts
+from ._schedule import Halves
 
 # The folder; empty for no plans on disk.
 _VARIABLE = "REPRISE_PLAN_CACHE_DIR"
@@ -80,7 +80,6 @@ class CachedPlanner(GraphPlanner):
         """The plan that hands over `saved`, which another process has made of the same graph."""
         begin = time.perf_counter()
         self.default = self.default.beside(others)
-        learn_layouts(self.joint)
         return Chosen(saved, Halves(self.joint, saved, others), self.default, recompute_seconds, time.perf_counter() - begin, seconds)
 
     def need(self, graph: int = 0, measured: Measured | None = None, is_last: bool = False) -> Need:

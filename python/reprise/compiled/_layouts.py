@@ -16,6 +16,8 @@ from ._kinds import Kind, kind_of, name_of
 
 # Their loops go through memory in parts, or their layout is not the graph's.
 _OTHERWISE = frozenset("cat slice select slice_scatter select_scatter convolution".split())
+# The same with and without vector code.
+_EXACT = frozenset("add sub mul div neg abs clone convert_element_type where relu iota full".split())
 _MERGED = (Kind.LOOP, Kind.VIEW, Kind.REDUCTION)
 
 
@@ -23,7 +25,7 @@ def compute_as_default(forward: fx.GraphModule, backward: fx.GraphModule, joint:
     """Changes the halves of a plan. Forward has in memory what it has there under the compiler's own plan, and hands over
     copies of other results. Backward makes again what the compiler's own plan hands over in the layout that it has there, as
     far as it gets memory or sums read it."""
-    if joint.layouts is None or joint.layouts.in_memory is None:
+    if joint.layouts is None:
         return
     _keep_loops(forward, joint)
     strides = joint.layouts.strides
@@ -34,6 +36,19 @@ def compute_as_default(forward: fx.GraphModule, backward: fx.GraphModule, joint:
         is_plain = value.stride() == strides[node.name] and _is_contiguous(value)
         if _is_read_by(Kind.CALL, joint, at) or not is_plain and _is_read_by(Kind.REDUCTION, joint, at):
             _replace(node, _lay_out(node, strides[node.name]))
+
+
+def reads_out_of_order(forward: fx.GraphModule, joint: Joint) -> bool:
+    """Whether it has to be known what the compiler's own forward has in memory, which takes long."""
+    known, operands = _plain_loops(forward, {}), _operands(forward)
+    inexact: set[fx.Node] = set()  # and what may be computed again inside
+    for node in reversed(forward.graph.nodes):
+        kind = kind_of(node)
+        if kind is Kind.REDUCTION or kind is Kind.LOOP and name_of(node) not in _EXACT:
+            inexact.update(node.all_input_nodes, (node,))
+        elif kind in _MERGED and node in inexact and node not in operands:
+            inexact.update(node.all_input_nodes)
+    return any(_is_loop(node, joint) and node not in known | operands for node in inexact)
 
 
 def strides_of(joint: Joint, saved: list[int]) -> dict[str, tuple[int, ...]]:
@@ -55,12 +70,12 @@ def _prim() -> Any:
 
 
 def _keep_loops(forward: fx.GraphModule, joint: Joint) -> None:
-    layouts = joint.layouts
-    assert layouts is not None and layouts.in_memory is not None
+    assert joint.layouts is not None
+    in_memory, strides_of_default = joint.layouts.in_memory or {}, joint.layouts.strides
     (output,) = forward.graph.find_nodes(op="output")
     results = list(output.args[0])
     handed_over = results[joint.outputs_of_forward:]
-    plain = _plain_loops(forward, layouts.in_memory)
+    plain, operands = _plain_loops(forward, in_memory), _operands(forward)
 
     def replace_handed_over(node: fx.Node, by: fx.Node) -> None:
         for at in range(joint.outputs_of_forward, len(results)):
@@ -72,13 +87,13 @@ def _keep_loops(forward: fx.GraphModule, joint: Joint) -> None:
         strides = node.meta["val"].stride()
         if not all(isinstance(each, int) for each in strides) or node in plain:
             continue  # sizes vary, or loops read it from memory as they compute it again
-        of_default = layouts.in_memory.get(node.name) or layouts.strides.get(node.name)
-        if node in handed_over and node.name not in layouts.in_memory:
+        of_default = in_memory.get(node.name) or strides_of_default.get(node.name)
+        if node in handed_over and node not in operands and node.name not in in_memory:
             replace_handed_over(node, _lay_out(node, strides))
         elif of_default and (node not in results or node in handed_over and of_default != strides):
-            laid_out = _lay_out(node, of_default)
-            _replace(node, laid_out)
-            replace_handed_over(node, laid_out)
+            new = _lay_out(node, of_default)
+            _replace(node, new)
+            replace_handed_over(node, new)
     output.args = (tuple(results),)
 
 
@@ -87,7 +102,7 @@ def _plain_loops(forward: fx.GraphModule, in_memory: InMemory) -> set[fx.Node]:
     These go through memory in the same order, with the same vector code, whether such a loop's result is stored or not.
     `in_memory`: under the compiler's own plan."""
     nodes = list(forward.graph.nodes)
-    kinds = {node: kind_of(node) for node in nodes}
+    kinds, operands = {node: kind_of(node) for node in nodes}, _operands(forward)
     in_order: set[fx.Node] = set()  # as operands of a loop
     out_of_order: set[fx.Node] = set()  # their own loops
     for node in nodes:
@@ -97,7 +112,8 @@ def _plain_loops(forward: fx.GraphModule, in_memory: InMemory) -> set[fx.Node]:
         if kinds[node] is not Kind.VIEW and (merges or not is_whole):
             out_of_order.add(node)
         # Others have in memory as well what they would compute in another order.
-        is_stored = kinds[node] is Kind.REDUCTION or merges and node in out_of_order and node.name in in_memory
+        is_kept = node in operands or node.name in in_memory
+        is_stored = kinds[node] is Kind.REDUCTION or merges and node in out_of_order and is_kept
         if is_dense and is_stored or is_whole and not merges:
             in_order.add(node)
     part_of: set[fx.Node] = set()
@@ -107,13 +123,26 @@ def _plain_loops(forward: fx.GraphModule, in_memory: InMemory) -> set[fx.Node]:
     return {node for node in nodes if kinds[node] is Kind.LOOP and node not in out_of_order | part_of}
 
 
+def _operands(forward: fx.GraphModule) -> set[fx.Node]:
+    """What operators that run by themselves read, so that it is in memory under every plan."""
+    found: set[fx.Node] = set()
+    for node in reversed(forward.graph.nodes):
+        if node.op == "call_function" and (kind_of(node) is Kind.CALL or kind_of(node) is Kind.VIEW and node in found):
+            found.update(node.all_input_nodes)
+    return found
+
+
 def _is_contiguous(value: Any, strides: tuple[int, ...] | None = None) -> bool:
-    """But for dimensions along which it is the same. `strides`: instead of the value's own."""
-    if not isinstance(value, torch.Tensor):
-        return True
-    if strides is not None:
-        value = value.as_strided(value.shape, strides)
-    return bool(value[tuple(0 if stride == 0 else slice(None) for stride in value.stride())].is_contiguous())
+    """But for dimensions along which it is the same. `strides`: instead of the value's own. Sizes that vary are as good."""
+    expected = 1
+    for size, stride in reversed(list(zip(value.shape, strides or value.stride()))) if isinstance(value, torch.Tensor) else ():
+        if not isinstance(size, int) or not isinstance(stride, int):
+            return True
+        if stride != 0 and size != 1:
+            if stride != expected:
+                return False
+            expected *= size
+    return True
 
 
 def _is_loop(node: fx.Node, joint: Joint, views: bool = False) -> bool:

@@ -13,7 +13,7 @@ from .._reprise import BudgetError, _SplitPlan
 from ._costs import COSTS
 from ._joint import Joint, Measured, Others
 from ._layouts import compute_as_default
-from ._schedule import Halves, learn_layouts
+from ._schedule import Halves
 from ._sizes import Seen
 from ._step import Step
 
@@ -193,7 +193,6 @@ class GraphPlanner:
 
     def _realize(self, plan: _SplitPlan) -> tuple[Halves, list[int]]:
         saved = self.joint.saved_for(self.step.kept_in(plan))
-        learn_layouts(self.joint)
         halves = Halves(self.joint, saved, self._others)
         self._realized.append((halves, saved, plan))
         return halves, saved

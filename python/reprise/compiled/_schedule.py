@@ -13,7 +13,7 @@ from ._costs import COSTS, loops
 from ._inductor import Handing, schedule_of
 from ._joint import Joint, Layouts, Others
 from ._kinds import Kind, is_size, kind_of
-from ._layouts import compute_as_default, strides_of
+from ._layouts import compute_as_default, reads_out_of_order, strides_of
 from ._sizes import bytes_of
 from ._torch import partitioners
 
@@ -137,17 +137,12 @@ def _split(joint: Joint, saved: list[int]) -> tuple[fx.GraphModule, fx.GraphModu
     with patch.object(fx.GraphModule, "recompile"):  # nobody calls these modules
         backward = partitioners.raise_getitems(partitioners.reordering_to_mimic_autograd_engine(backward))
         forward = partitioners.raise_getitems(forward)
-        if joint.layouts is not None and joint.layouts.saved != saved:
-            compute_as_default(forward, backward, joint)
-        return forward, backward
-
-
-def learn_layouts(joint: Joint) -> None:
-    """Of the compiler's own forward, for other plans of the graph."""
-    if joint.layouts is not None and joint.layouts.in_memory is None:
-        forward, _ = _split(joint, joint.layouts.saved)
-        lowered = schedule_of(forward, joint, is_for_memory=True)
-        joint.layouts = dataclasses.replace(joint.layouts, in_memory=lowered.in_memory if lowered else {})
+    if joint.layouts is not None and joint.layouts.saved != saved:
+        if joint.layouts.in_memory is None and reads_out_of_order(forward, joint):
+            lowered = schedule_of(_split(joint, joint.layouts.saved)[0], joint, is_for_memory=True)
+            joint.layouts = dataclasses.replace(joint.layouts, in_memory=lowered.in_memory if lowered else {})
+        compute_as_default(forward, backward, joint)
+    return forward, backward
 
 
 def _eager_peak(module: fx.GraphModule, handed: dict[str, int], sizes: dict[int, int], kept: set[int], *, merges: bool = False) -> int:
