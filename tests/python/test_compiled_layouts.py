@@ -117,8 +117,8 @@ class Heads(nn.Module):
 
 
 class Parts(nn.Module):
-    """What others hand over is read beside parts that are put together. Inductor adds up with vectors, or without them where too
-    few of the loads are contiguous, so that it counts whether that result is loaded or computed again of two."""
+    """A sum over a residual and over parts that are put together. Inductor adds up without vectors where too few of the loads are
+    contiguous. The default loads the residual's two terms, and a plan that hands it over would load it alone."""
 
     def __init__(self):
         super().__init__()

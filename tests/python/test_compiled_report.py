@@ -72,7 +72,7 @@ def test_a_backward_that_fails_is_not_what_a_call_took():
 
 
 class TwoOutputs(torch.nn.Module):
-    """The second is handed to backward too, and too small for a plan without it."""
+    """The second is handed to backward as well, and is so small that no other plan is made without it."""
 
     def __init__(self):
         super().__init__()
@@ -87,7 +87,12 @@ class TwoOutputs(torch.nn.Module):
 def test_schedules_are_not_made_again_in_later_steps(monkeypatch):
     made = []
     schedule_of = _schedule.schedule_of
-    monkeypatch.setattr(_schedule, "schedule_of", lambda *each, **options: (made.append(each), schedule_of(*each, **options))[1])
+
+    def counted(*arguments, **options):
+        made.append(arguments)
+        return schedule_of(*arguments, **options)
+
+    monkeypatch.setattr(_schedule, "schedule_of", counted)
     model = TwoOutputs()
     call = reprise.compile(model, memory_budget="60%")
     counts = []

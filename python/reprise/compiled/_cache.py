@@ -14,6 +14,7 @@ import pathlib
 import tempfile
 import time
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -167,17 +168,25 @@ def _halves_of(written: dict[str, int], others: Others, joint: Joint, saved: lis
     return halves
 
 
-def _written_layouts(joint: Joint) -> dict[str, Any]:
-    """Names are of one process."""
-    layouts = joint.layouts
-    return {} if layouts is None else {name: [[joint.named[node], each] for node, each in found.items()] if isinstance(found, dict) else found
-                        for name, found in vars(layouts).items()}
-
-
-def _layouts_of(written: dict[str, Any], joint: Joint) -> Layouts | None:
-    if not written:
+def _written_layouts(joint: Joint) -> dict[str, Any] | None:
+    """By the places of nodes: names are of one process."""
+    if joint.layouts is None:
         return None
-    saved = joint.saved_for(set(written["saved"]))
-    fields: dict[str, Any] = {name: found and {joint.nodes[at].name: each and tuple(map(int, each)) for at, each in found}
-                              for name, found in written.items() if name != "saved"}
-    return Layouts(saved, **fields)
+
+    def placed(found: Mapping[str, Any]) -> list[Any]:
+        return [[joint.named[name], strides] for name, strides in found.items()]
+
+    in_memory = joint.layouts.in_memory
+    return {"saved": joint.layouts.saved, "strides": placed(joint.layouts.strides),
+            "in_memory": None if in_memory is None else placed(in_memory)}
+
+
+def _layouts_of(written: dict[str, Any] | None, joint: Joint) -> Layouts | None:
+    if written is None:
+        return None
+
+    def named(found: Any) -> dict[str, Any]:
+        return {joint.nodes[at].name: None if strides is None else tuple(map(int, strides)) for at, strides in found}
+
+    in_memory = written["in_memory"]
+    return Layouts(joint.saved_for(set(written["saved"])), named(written["strides"]), None if in_memory is None else named(in_memory))

@@ -98,8 +98,8 @@ def _keep_loops(forward: fx.GraphModule, joint: Joint) -> None:
 
 
 def _plain_loops(forward: fx.GraphModule, in_memory: InMemory) -> set[fx.Node]:
-    """Loops that compute element by element from contiguous memory, as do all loops and sums that may compute them again inside.
-    These go through memory in the same order, with the same vector code, whether such a loop's result is stored or not.
+    """Loops over contiguous memory, if all loops and sums that may compute them again inside are over such memory too. These go
+    through memory in the same order, with the same vector code, whether the loop's result is stored or not.
     `in_memory`: under the compiler's own plan."""
     nodes = list(forward.graph.nodes)
     kinds, operands = {node: kind_of(node) for node in nodes}, _operands(forward)
@@ -108,12 +108,12 @@ def _plain_loops(forward: fx.GraphModule, in_memory: InMemory) -> set[fx.Node]:
     for node in nodes:
         is_dense = _is_contiguous(node.meta.get("val"), in_memory.get(node.name))
         is_whole = is_dense and name_of(node) not in _OTHERWISE
-        merges = kinds[node] in _MERGED and not in_order.issuperset(node.all_input_nodes)
+        merges = kinds[node] in _MERGED and not in_order.issuperset(node.all_input_nodes)  # what is out of order
         if kinds[node] is not Kind.VIEW and (merges or not is_whole):
             out_of_order.add(node)
         # Others have in memory as well what they would compute in another order.
         is_kept = node in operands or node.name in in_memory
-        is_stored = kinds[node] is Kind.REDUCTION or merges and node in out_of_order and is_kept
+        is_stored = kinds[node] is Kind.REDUCTION or merges and kinds[node] is Kind.LOOP and is_kept
         if is_dense and is_stored or is_whole and not merges:
             in_order.add(node)
     part_of: set[fx.Node] = set()
@@ -133,7 +133,7 @@ def _operands(forward: fx.GraphModule) -> set[fx.Node]:
 
 
 def _is_contiguous(value: Any, strides: tuple[int, ...] | None = None) -> bool:
-    """But for dimensions along which it is the same. `strides`: instead of the value's own. Sizes that vary are as good."""
+    """But for dimensions along which it is the same. True where sizes vary. `strides`: instead of the value's own."""
     expected = 1
     for size, stride in reversed(list(zip(value.shape, strides or value.stride()))) if isinstance(value, torch.Tensor) else ():
         if not isinstance(size, int) or not isinstance(stride, int):
