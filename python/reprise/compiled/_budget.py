@@ -146,7 +146,7 @@ class CompiledBudget:
         return live_bytes(self.device)
 
     def _chosen_within(self, planner: CachedPlanner, live_before: int, at: int, is_last: bool) -> Chosen:
-        live = min(self.live(), live_before)  # a compiler may hold some bytes until the graph runs
+        live = min(live_bytes(self.device), live_before)  # a compiler may hold some bytes until the graph runs
         before = self._live_before if self._is_open() else live
         is_estimate = self._outgrow_needs(planner, at)
         limit = self._limit_above(before, planner)

@@ -21,6 +21,7 @@ from ._joint import InMemory, Joint
 from ._kinds import Kind, kind_of
 from ._layouts import laid_out
 from ._sizes import Sizes, bytes_of, rounded
+from ._torch import without_warnings_of_nodes
 
 
 class _Scheduled(BaseException):
@@ -98,8 +99,10 @@ def schedule_of(module: fx.GraphModule, joint: Joint, handing: Handing | None = 
     sooner = patch.object(graph.GraphLowering, "_update_scheduler", look_sooner) if is_for_memory else nullcontext()
     with (sooner, patch.object(memory, "reorder_for_peak_memory", look), patch.object(compiler, "fake_tensor_prop", known),
           patch.object(graph, "get_donated_idxs", lambda: places),
+          # Reports of failed compilations take long as well.
           patch.object(after_aot, "save_graph_repro", lambda *args, **options: None),
-          drawn_in_order() as keep_order,
+          patch.object(compiler, "wrap_compiler_debug", lambda inner, compiler_name: inner),
+          drawn_in_order() as keep_order, without_warnings_of_nodes(),
           config.patch(fx_graph_cache=False, fx_graph_remote_cache=False), joint.sizes.without_guards(), suppress(_Scheduled)):
         keep_order(joint.draw_order or ())
         compiler.compile_fx_inner(module, inputs, static_input_idxs=(), is_backward=is_backward)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -122,6 +122,7 @@ class Joint:
         # How the compiler's own forward draws, by name; None until its schedule was seen.
         self.draw_order: list[str] | None = None if self.draws else []
         self.layouts: Layouts | None = None
+        self.forward_of_default: Callable[[], fx.GraphModule] | None = None  # as it was split off, where that is known
 
     def _root(self, at: int) -> int:
         """Whose memory the node's result is in."""

@@ -15,7 +15,7 @@ from ._joint import Joint, Layouts, Others
 from ._kinds import Kind, is_size, kind_of
 from ._layouts import compute_as_default, reads_out_of_order, strides_of
 from ._sizes import bytes_of
-from ._torch import partitioners
+from ._torch import backward_extracted_once, partitioners, without_warnings_of_nodes
 
 
 class Halves:
@@ -51,13 +51,14 @@ class Halves:
         backward_schedule = schedule_of(backward, joint, handing) if joint.fuses else None
         self._in_backward = backward_schedule.peak if backward_schedule else _eager_peak(backward, handed, sizes, kept)
         self._forward = forward_schedule.peak if forward_schedule else _eager_peak(forward, {}, {}, set())
-        self._to_schedule: fx.GraphModule | None = None
+        self._to_schedule: _Forward | None = None
         if joint.fuses and not forward_schedule:
             self._forward = min(self._forward, _eager_peak(forward, {}, {}, set(), merges=True))
-            self._to_schedule = forward
+            self._to_schedule = _Forward(joint, saved, forward)
         if joint.layouts is None and backward_schedule:  # the first plan is the compiler's own
             strides = strides_of(joint, saved) | (forward_schedule.strides if forward_schedule else {})
             joint.layouts = Layouts(saved, strides, forward_schedule.in_memory if forward_schedule else None)
+            joint.forward_of_default = self._to_schedule
 
     def hand_over(self, joint: Joint, saved: list[int]) -> None:
         self._joint, self._handed_over, self._roots = joint, saved, {joint.roots[at] for at in saved}
@@ -94,7 +95,7 @@ class Halves:
     def forward(self) -> int:
         """Its schedule is made where this counts, for it takes long. What is no more than other peaks need not be known better."""
         if self._to_schedule is not None and self._forward > max(self.between, self.backward):
-            schedule, self._to_schedule = schedule_of(self._to_schedule, self._joint), None
+            schedule, self._to_schedule = schedule_of(self._to_schedule(), self._joint), None
             self._forward = schedule.peak if schedule else self._forward
         return self._forward
 
@@ -127,19 +128,32 @@ class Halves:
         return max(self.late + self.others.late, self.backward)
 
 
+class _Forward:
+    """Gives the forward of a plan. Inductor changes what it lowers, so that a second call splits the graph again."""
+
+    def __init__(self, joint: Joint, saved: list[int], module: fx.GraphModule | None = None) -> None:
+        self._joint, self._saved, self._module = joint, saved, module
+
+    def __call__(self) -> fx.GraphModule:
+        module, self._module = self._module, None
+        return module or _split(self._joint, self._saved)[0]
+
+
 def _split(joint: Joint, saved: list[int]) -> tuple[fx.GraphModule, fx.GraphModule]:
     """As torch will split the graph when it is handed `saved`."""
     nodes = [*joint.info.inputs, *(joint.nodes[at] for at in saved)]
     values, sizes = [each for each in nodes if not is_size(each)], [each for each in nodes if is_size(each)]
-    forward, backward = partitioners._extract_fwd_bwd_modules(
-        joint.module, values, saved_sym_nodes=sizes, num_fwd_outputs=joint.outputs_of_forward,
-        static_lifetime_input_nodes=joint.info.static_lifetime_input_nodes)
+    with without_warnings_of_nodes(), backward_extracted_once():
+        forward, backward = partitioners._extract_fwd_bwd_modules(
+            joint.module, values, saved_sym_nodes=sizes, num_fwd_outputs=joint.outputs_of_forward,
+            static_lifetime_input_nodes=joint.info.static_lifetime_input_nodes)
     with patch.object(fx.GraphModule, "recompile"):  # nobody calls these modules
         backward = partitioners.raise_getitems(partitioners.reordering_to_mimic_autograd_engine(backward))
         forward = partitioners.raise_getitems(forward)
     if joint.layouts is not None and joint.layouts.saved != saved:
         if joint.layouts.in_memory is None and reads_out_of_order(forward, joint):
-            lowered = schedule_of(_split(joint, joint.layouts.saved)[0], joint, is_for_memory=True)
+            forward_of_default = joint.forward_of_default or _Forward(joint, joint.layouts.saved)
+            lowered = schedule_of(forward_of_default(), joint, is_for_memory=True)
             joint.layouts = dataclasses.replace(joint.layouts, in_memory=lowered.in_memory if lowered else {})
         compute_as_default(forward, backward, joint)
     return forward, backward

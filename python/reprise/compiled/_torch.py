@@ -2,21 +2,66 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from types import CodeType
 from typing import Any
+from unittest.mock import patch
 
+from torch import fx
 from torch._C._dynamo import eval_frame
 from torch._dynamo import guards as _guards
 from torch._dynamo import symbolic_convert as _symbolic_convert
 from torch._dynamo.backends import common as _common
 from torch._functorch import partitioners as _partitioners
 from torch._functorch._aot_autograd import descriptors as _descriptors
+from torch.fx import graph as _graph
+from torch.utils import _pytree
 
 InputMutationAOTOutput: Any = _descriptors.InputMutationAOTOutput
 InstructionTranslator: Any = _symbolic_convert.InstructionTranslator
 common: Any = _common
 partitioners: Any = _partitioners
 reset_code: Any = eval_frame.reset_code
+
+
+class _Unchecked:
+    """torch.utils._pytree for torch.fx.Graph, which goes through the arguments of each new node to warn of some."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(_pytree, name)
+
+    def tree_iter(self, tree: Any) -> tuple[()]:
+        return ()
+
+
+def without_warnings_of_nodes() -> AbstractContextManager[Any]:
+    """The nodes of new graphs are copies of others. To look for warnings of each takes a tenth of the time to plan."""
+    return patch.object(_graph, "pytree", _Unchecked())
+
+
+@contextmanager
+def backward_extracted_once() -> Iterator[None]:
+    """torch extracts a backward twice, first to learn which of its inputs are used."""
+    extract = _partitioners._extract_graph_with_inputs_outputs
+    found: list[tuple[list[fx.Node], fx.Graph]] = []
+
+    def once(joint: fx.Graph, inputs: list[fx.Node], outputs: Any, described: Any, half: str | None = None, **options: Any) -> fx.Graph:
+        if half == "backward" and found:
+            before, graph = found.pop()
+            used = set(inputs)
+            unused = {node: each for node, each in zip(before, graph.find_nodes(op="placeholder")) if node not in used}
+            if [each for each in before if each not in unused] == inputs and not any(each.users for each in unused.values()):
+                for each in unused.values():
+                    graph.erase_node(each)
+                return graph
+        graph = extract(joint, inputs, outputs, described, half, **options)
+        if half == "backward":
+            found.append((list(inputs), graph))
+        return graph
+
+    with patch.object(_partitioners, "_extract_graph_with_inputs_outputs", once):
+        yield
 
 
 def forget(code: CodeType, compilations: set[Any]) -> None:

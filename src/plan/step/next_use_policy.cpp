@@ -53,15 +53,15 @@ class NextUseRun {
     std::uint32_t epoch = 0;  // how often it was made; 0: never
     std::int32_t locks = 0;
     bool is_there = false;
-    bool is_idle = false;         // nothing to come reads it itself
-    bool is_handed_over = false;  // the second half of a split step has read it
+    bool is_idle = false;     // nothing to come reads it itself
+    bool is_settled = false;  // it goes only after its last use
     // Known until what is made from it is dropped or made again, or that operator runs.
     bool knows_use = false;
     Index next_use = kNever;
   };
 
-  // What is there, those first that are cheap to make again for their bytes: `least` is what a
-  // score is at least, but for the time.
+  // What is there and not settled, those first that are cheap to make again for their bytes:
+  // `least` is what a score is at least, but for the time.
   struct Candidate {
     double least;
     Index storage;
@@ -87,9 +87,8 @@ class NextUseRun {
     return on.is_there && defined_[tensor] == on.epoch;
   }
   void lock(Index tensor) {
-    State& locked = state(tensor);
-    ++locked.locks;
-    locked.is_handed_over |= graph_.is_split() && now_ >= graph_.half();
+    ++state(tensor).locks;
+    if (now_ >= graph_.half()) settle(graph_.tensor(tensor).storage);
   }
   void unlock(Index tensor) { --state(tensor).locks; }
 
@@ -153,11 +152,17 @@ class NextUseRun {
     if (!make_room(bytes)) return false;
     for (const Index storage : graph_.makes(op)) {
       State& made = storages_[storage];
-      if (made.is_there) continue;
+      if (made.is_there) {
+        settle(storage);
+        continue;
+      }
       made.is_there = true;
       if (made.epoch++ > 0) forget_uses(storage);
-      const Candidate each = candidate(storage);
-      there_.insert(std::lower_bound(there_.begin(), there_.end(), each), each);
+      made.is_settled = graph_.is_split() && (made.epoch > 1 || op >= graph_.half());
+      if (!made.is_settled) {
+        const Candidate each = candidate(storage);
+        candidates_.insert(std::lower_bound(candidates_.begin(), candidates_.end(), each), each);
+      }
       made.is_idle = false;
       note_if_idle(storage);
       live_ += graph_.storage(storage).bytes;
@@ -171,7 +176,20 @@ class NextUseRun {
     gone.is_there = false;
     forget_uses(storage);
     live_ -= graph_.storage(storage).bytes;
-    there_.erase(std::lower_bound(there_.begin(), there_.end(), candidate(storage)));
+    if (!gone.is_settled) erase_candidate(storage);
+  }
+
+  // From now on it goes only after its last use: a split step can make it again no more
+  // (StepGraph::split_at()).
+  void settle(Index storage) {
+    State& of = storages_[storage];
+    if (!graph_.is_split() || of.is_settled) return;
+    if (of.is_there) erase_candidate(storage);
+    of.is_settled = true;
+  }
+
+  void erase_candidate(Index storage) {
+    candidates_.erase(std::lower_bound(candidates_.begin(), candidates_.end(), candidate(storage)));
   }
 
   // Nothing else has a score without a time until it is needed.
@@ -204,7 +222,7 @@ class NextUseRun {
       });
       for (const Index storage : idle_) consider(storage);
       const double longest = wait(graph_.operators());
-      for (const Candidate& each : there_) {
+      for (const Candidate& each : candidates_) {
         if (each.least >= lowest * longest) break;
         consider(each.storage);
       }
@@ -214,13 +232,10 @@ class NextUseRun {
     return true;
   }
 
-  // In a split step, whether the value can be recomputed (StepGraph::split_at()).
   bool may_drop(Index storage) {
     if (!graph_.is_split()) return true;
-    const Index use = next_use(storage), op = graph_.storage(storage).op;
-    if (use == kNever) return true;
-    return op < graph_.half() && use >= graph_.half() && !storages_[storage].is_handed_over &&
-           plan_.slots[op].empty();
+    const Index use = next_use(storage);
+    return use == kNever || (use >= graph_.half() && !storages_[storage].is_settled);
   }
 
   // Or anything that is not below `enough`.
@@ -318,7 +333,7 @@ class NextUseRun {
   std::vector<std::uint32_t> priced_;  // the same, of operators whose cost is added up
   std::uint32_t round_of_prices_ = 0;
   std::vector<double> begin_;  // nanoseconds before each operator, without recomputation
-  std::vector<Candidate> there_;
+  std::vector<Candidate> candidates_;
   std::vector<Index> idle_;
   std::vector<Index> open_;
   std::int64_t live_ = 0;  // without what is fixed
