@@ -9,6 +9,7 @@ import reprise
 from reprise.compiled import _plan
 from test_compiled import is_same, steps
 from test_compiled_frontier import Mixer
+from test_compiled_use import Sampling
 
 
 @pytest.fixture(autouse=True)
@@ -112,3 +113,10 @@ def test_no_plans_are_stored_where_none_are_wanted(folder, monkeypatch):
     torch._dynamo.reset()
     trained(layers=1)
     assert len(list((folder / "reprise").iterdir())) == 1
+
+
+def test_a_plan_is_read_where_the_default_makes_values_of_sums_again(folder, monkeypatch):
+    for plans in (True, False):
+        with as_in_a_new_process(monkeypatch, plans):
+            reprise.compile(Sampling(), memory_budget="8GiB")(torch.ones(4, 3, 16, 16)).sum().backward()
+    assert len(list(folder.iterdir())) == 1

@@ -23,6 +23,7 @@ from .._reprise import Error, UsageError
 from ..auto import device_of
 from ._budget import CompiledBudget, _budgets
 from ._frontier import Frontier, FrontierPoint, frontier
+from ._module import PlannedModule
 from ._report import GraphReport
 
 __all__ = ["CompiledBudget", "Frontier", "FrontierPoint", "GraphReport", "budget", "compile", "frontier", "report"]
@@ -47,14 +48,22 @@ def compile(
     sizes that depend on data, CUDA graphs, compiled autograd, another budget of torch's, and backends that do not split graphs by
     torch's min-cut. Warns where no graph of the first call with gradients is planned. One thread at a time may train.
     """
+    return compile_within(model, {"memory_budget": memory_budget, "device": device, **options})
+
+
+def compile_within(model: Callable[..., Any], arguments: dict[str, Any], limits: CompiledBudget | None = None) -> Any:
+    """`arguments`: of compile(), but for the model. `limits`: a budget that is made of these; None: a new one."""
+    options = dict(arguments)
+    memory_budget, device = options.pop("memory_budget"), options.pop("device")
     _refuse_options(options)
-    limits = CompiledBudget(memory_budget, device or device_of(model))
+    limits = limits or CompiledBudget(memory_budget, device_of(model) if device is None else device)
     backend = _Backend(limits, options.pop("backend", "inductor"), options.pop("mode", None), options.pop("options", None))
-    compiled = torch.compile(model, backend=backend, **options)
+    compiled: Any = torch.compile(model, backend=backend, **options)
     if not isinstance(compiled, torch.nn.Module):
         return _within(compiled, limits)
     compiled.forward = _within(compiled.forward, limits)
-    object.__setattr__(compiled, "memory_budget", limits)
+    for name, value in (("__class__", PlannedModule), ("memory_budget", limits), ("_arguments", arguments)):
+        object.__setattr__(compiled, name, value)
     return compiled
 
 
@@ -102,7 +111,10 @@ def _within(call: Callable[..., Any], limits: CompiledBudget) -> Callable[..., A
                     "modules as they are, such as LSTM, and backend='eager' leaves all; use a reprise.MemoryBudget for these", stacklevel=2)
         return results
 
-    return run
+    # Another torch.compile around it would compile the call without a plan.
+    disable: Any = torch.compiler.disable
+    result: Callable[..., Any] = disable(run, recursive=False, reason="reprise.compile compiles this call, within its own budget")
+    return result
 
 
 def _has_backward(results: Any) -> bool:
@@ -133,6 +145,9 @@ class _Backend:
 
 
 def _refuse_options(options: dict[str, Any]) -> None:
+    if options.get("mode") is not None and options.get("options") is not None:
+        raise UsageError(f"reprise.compile: mode={options['mode']!r} and options={options['options']!r} are given, and "
+                         "torch.compile takes one of the two; leave the other out")
     graphs = options.get("mode") in ("reduce-overhead", "max-autotune") or (options.get("options") or {}).get("triton.cudagraphs")
     if graphs:
         raise UsageError("reprise.compile: CUDA graphs keep the memory of a step, so that there is nothing to plan; take "

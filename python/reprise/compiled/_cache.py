@@ -45,8 +45,7 @@ class CachedPlanner(GraphPlanner):
         if self._file is not None:
             try:
                 known = _read(self._file)
-                default_saved = joint.saved_for({joint.place[node] for node in default if node in joint.place})
-                halves = _halves_of(known["default"], Others(), joint, default_saved)
+                halves = _halves_of(known["default"], Others(), joint, joint.saved_by_default(default))
                 for each in known["plans"]:
                     _halves_of(each["halves"], Others(), joint, each["saved"])
                     if joint.saved_for(set(each["saved"])) != each["saved"]:

@@ -47,6 +47,14 @@ class PlannedGraph:
         self._calls = [each for each in self._calls if each() is not None]
         return bool(self._calls)
 
+    def places(self) -> set[int]:
+        """In the step, of the calls whose backward can still come."""
+        return {call.place for call in (each() for each in self._calls) if call is not None}
+
+    def set_aside(self, places: set[int]) -> None:
+        """The calls at these places of the step count no more."""
+        self._calls = [each for each in self._calls if (call := each()) is not None and call.place not in places]
+
     def forward_begins(self, sizes: dict[str, int]) -> Call:
         call = self.budget.begin_call(self, sizes)
         self._calls.append(weakref.ref(call))
@@ -77,5 +85,7 @@ class PlannedGraph:
     def backward_ends(self, is_whole: bool) -> None:
         if self.has_calls():
             call = self._calls.pop()()
+            if call is not None:
+                self.budget.end_call(self, call.place)
             self.shown = (call and is_whole and call.shown()) or self.shown
         self.budget.close_step()

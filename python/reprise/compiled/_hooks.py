@@ -173,6 +173,8 @@ def _metadata_of(node: Any) -> dict[str, object]:
 
 def _backend_of(partition: Callable[..., Any]) -> str | UsageError:
     """"inductor", or "eager" for backends that run operators as they are. An error for other ways to split."""
+    while isinstance(partition, functools.partial):
+        partition = partition.func
     if partition is partitioners.min_cut_rematerialization_partition:
         return "eager"
     if partition.__module__ == "torch._inductor.compile_fx":

@@ -13,13 +13,15 @@ from torch._functorch import config
 
 from .._reprise import UsageError
 from ._draws import may_draw
-from ._kinds import Kind, is_repeatable, is_size, kind_of
+from ._kinds import Kind, is_repeatable, is_size, kind_of, name_of
 from ._sizes import Sizes, bytes_of, mark, rounded
 from ._torch import InputMutationAOTOutput, partitioners
 
 
 # Of the bytes of all results of forward.
 _SMALL = 0.001
+# Operators that write arguments, as functions of what these were.
+_FUNCTIONALIZED = frozenset(("auto_functionalized", "auto_functionalized_v2", "triton_kernel_wrapper_functional"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,10 +137,13 @@ class Joint:
         """What must be kept, what must be made again, and what forward alone can make."""
         policy = partitioners.CheckpointPolicy
         written = replaced | {self._root(self.inputs[at][0]) for at, node in enumerate(self.nodes) if self._writes(node)}
+        # Inductor has these results in the memory of the arguments, where the next one overwrites them.
+        written |= {at for at in range(len(self.nodes)) if self.kinds[at] is Kind.ITEM and
+                    name_of(self.nodes[self.inputs[at][0]]) in _FUNCTIONALIZED}
         self.must_keep: set[int] = set()
         self.must_repeat: set[int] = set()
         self.once: set[int] = set()
-        sums: set[int] = set()
+        self._sums: set[int] = set()
         for at, node in enumerate(self.nodes):
             asked = node.meta.get("recompute")
             if asked is policy.MUST_SAVE:
@@ -149,21 +154,23 @@ class Joint:
             reads_written = any(self._root(each) in written for each in self.inputs[at])
             if node.op != "call_function" or self.kinds[at] in (Kind.VIEW, Kind.INPUT):
                 continue
-            if self.fuses and self._is_sum(at, sums):
-                sums.add(at)
-            if not is_repeatable(node) or reads_written or at in sums:
+            if self.fuses and self._is_sum(at):
+                self._sums.add(at)
+            if not is_repeatable(node) or reads_written:
                 self.once.add(at)
+        self._not_for_sums = frozenset(self.once)
+        self.once |= self._sums
         self.written = written
 
-    def _is_sum(self, at: int, sums: set[int]) -> bool:
+    def _is_sum(self, at: int) -> bool:
         """Whether the node's bits may be others in another loop: sums are added up in another order, and what is made of
-        sums alone is computed by scalar functions in one loop and by vectors in another. `sums`: of those before it."""
+        sums alone is computed by scalar functions in one loop and by vectors in another."""
         if self.kinds[at] is Kind.REDUCTION:
             return True
         if self.kinds[at] is not Kind.LOOP:
             return False
         tensors = [self.roots[each] for each in self.inputs[at] if not is_size(self.nodes[each])]
-        return bool(tensors) and all(self._operator_of(each) in sums and each not in self.must_repeat for each in tensors) and \
+        return bool(tensors) and all(self._operator_of(each) in self._sums and each not in self.must_repeat for each in tensors) and \
             self.bytes[at] <= max(self.bytes[each] for each in tensors)
 
     def _writes(self, node: fx.Node) -> bool:
@@ -242,6 +249,18 @@ class Joint:
 
         self.closure([*self.backward_order, *(at for at in self.backward_outputs if self.in_forward[at])], stops)
         return sorted(saved)
+
+    def saved_by_default(self, default: list[fx.Node]) -> list[int]:
+        """The nodes that the compiler's own plan hands over, in order. If it makes some again that are made of sums, any plan
+        may from now on."""
+        kept = {self.place[node] for node in default if node in self.place}
+
+        def stops(at: int) -> bool:
+            return at in kept or self.nodes[at].op != "call_function"
+
+        begin = [*self.backward_order, *(at for at in self.backward_outputs if self.in_forward[at])]
+        self.once -= {at for at in self.closure(begin, stops) & self._sums if not stops(at)} - self._not_for_sums
+        return self.saved_for(kept)
 
     def keep_small(self, default: list[int]) -> None:
         """The smallest values of the default are kept from now on. Without them it would save next to nothing, and loops that

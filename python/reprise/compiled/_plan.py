@@ -78,7 +78,8 @@ class Need:
 
 
 def _on_the_way(least: tuple[int, int], most: tuple[int, int], share: float) -> tuple[float, float]:
-    early, late = (low + share * max(0, high - low) for low, high in zip(least, most))
+    # The planner's smallest may be larger than the compiler's own, where that saves next to nothing.
+    early, late = (min(low, high) + share * max(0, high - low) for low, high in zip(least, most))
     return early, late
 
 
@@ -99,7 +100,7 @@ class GraphPlanner:
         """`halves`: of the default, where they are known."""
         self.joint = joint
         begin = time.perf_counter()
-        self.default_saved = joint.saved_for({joint.place[node] for node in default if node in joint.place})
+        self.default_saved = joint.saved_by_default(default)
         joint.keep_small(self.default_saved)
         self.default = halves or Halves(joint, self.default_saved)
         self._step: Step | None = None

@@ -10,6 +10,7 @@ from unittest.mock import patch
 
 from torch import fx
 from torch._C._dynamo import eval_frame
+from torch._dynamo import OptimizedModule as OptimizedModule
 from torch._dynamo import guards as _guards
 from torch._dynamo import symbolic_convert as _symbolic_convert
 from torch._dynamo.backends import common as _common

@@ -1,0 +1,37 @@
+"""What reprise.compile gives for a module: torch's own kind of module, which keeps its budget when it is copied or stored."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ._torch import OptimizedModule
+
+if TYPE_CHECKING:
+    from ._budget import CompiledBudget
+
+
+class PlannedModule(OptimizedModule):
+    """Attributes are those of the module that was compiled, and `memory_budget`. A copy shares the budget; a module that is
+    loaded has a budget of its own, made of the same arguments."""
+
+    memory_budget: CompiledBudget
+    _arguments: dict[str, Any]  # of reprise.compile
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> PlannedModule:
+        return _compiled(copy.deepcopy(self._orig_mod, memo), self._arguments, self.memory_budget)
+
+    def __copy__(self) -> PlannedModule:
+        return _compiled(copy.copy(self._orig_mod), self._arguments, self.memory_budget)
+
+    def __reduce__(self) -> Any:
+        return _compiled, (self._orig_mod, self._arguments)
+
+
+def _compiled(module: torch.nn.Module, arguments: dict[str, Any], limits: CompiledBudget | None = None) -> PlannedModule:
+    from . import compile_within
+
+    result: PlannedModule = compile_within(module, arguments, limits)
+    return result

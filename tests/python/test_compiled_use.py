@@ -1,0 +1,189 @@
+"""A planned module in the hands of a training script: copied, stored, compiled once more, and called for losses that are kept."""
+
+import copy
+import io
+import warnings
+
+import pytest
+import torch
+from test_compiled import Language, batch, fresh, is_same, steps  # noqa: F401
+from torch import nn
+from torch.nn import functional as F
+
+import reprise
+from reprise.compiled._plan import GraphPlanner
+
+EAGER = {"backend": "aot_eager", "dynamic": False}
+
+
+class Gelus(nn.Module):
+    def __init__(self, width=32):
+        super().__init__()
+        torch.manual_seed(2)
+        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(3))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = F.gelu(layer(x).sin())
+        return x
+
+
+def test_a_copy_shares_the_budget_and_has_parameters_of_its_own():
+    model = reprise.compile(Language(), memory_budget="70%", **EAGER)
+    expected, _ = steps(model, model)
+    for twin in (copy.deepcopy(model), copy.copy(model)):
+        assert twin.memory_budget is model.memory_budget
+        found, _ = steps(twin, twin)
+        assert is_same(found, expected)
+    deep = copy.deepcopy(model)
+    assert all(one is not other for one, other in zip(model.parameters(), deep.parameters()))
+
+
+def test_a_copy_raises_the_errors_of_its_budget():
+    twin = copy.deepcopy(reprise.compile(Gelus(), memory_budget="+1KB", **EAGER))
+    with pytest.raises(reprise.BudgetError, match="memory_budget '\\+1KB' is .* needs at least"):
+        twin(torch.ones(256, 32))
+
+
+@pytest.mark.parametrize("is_trained", [False, True])
+def test_a_stored_model_is_loaded_with_a_budget_of_the_same_arguments(is_trained):
+    model = reprise.compile(Language(), memory_budget="70%", **EAGER)
+    expected, _ = steps(model, model) if is_trained else ([], 0)
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    loaded = torch.load(file, weights_only=False)
+    assert loaded.memory_budget is not model.memory_budget and loaded.memory_budget.asked.text == "70%"
+    found, _ = steps(loaded, loaded)
+    assert not is_trained or is_same(found, expected)
+    assert loaded.memory_budget.peaks
+
+
+def test_a_torch_compile_around_it_leaves_its_plans_alone():
+    """Inlined, its graph would be compiled without one."""
+    inner = reprise.compile(Language(), memory_budget="70%", **EAGER)
+    outer = torch.compile(lambda words: inner(words) * 2, backend="aot_eager")
+    _, peak = steps(outer, inner)
+    (report,) = inner.memory_budget.report()
+    assert inner.memory_budget.peaks and report.predicted_peak <= 0.7 * report.default_peak
+    with pytest.raises(Exception, match="skipped"):
+        torch.compile(lambda words: inner(words) * 2, backend="aot_eager", fullgraph=True)(batch())
+
+
+@pytest.mark.parametrize("is_always", [False, True])
+def test_losses_that_are_kept_without_a_backward_hold_no_step_open(is_always):
+    """Such as those of a validation, or what a policy said before it was trained."""
+    model = reprise.compile(Gelus(), memory_budget="+20KB", **EAGER)
+    few, many = torch.ones(4, 32), torch.ones(1024, 32)
+    kept = [model(few).sum()]
+    with pytest.raises(reprise.BudgetError, match="needs at least"):
+        for _ in range(4):
+            model(many).sum().backward()
+            if is_always:
+                kept.append(model(few).sum())
+
+
+def test_steps_are_measured_beside_losses_that_are_kept():
+    model = reprise.compile(Gelus(), memory_budget="80%", **EAGER)
+    kept = []
+    for _ in range(6):
+        kept.append(model(torch.ones(4, 32)).sum())
+        model(torch.ones(1024, 32)).sum().backward()
+    assert len(model.memory_budget.peaks) >= 4
+    assert len(model.memory_budget.report()) == 2
+
+
+@torch.library.custom_op("reprise_tests::count_up", mutates_args=("total",))
+def count_up(x: torch.Tensor, total: torch.Tensor) -> None:
+    total.add_(x.mean())
+
+
+@torch.library.custom_op("reprise_tests::sine", mutates_args=())
+def sine(x: torch.Tensor) -> torch.Tensor:
+    return x.sin()
+
+
+@sine.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
+sine.register_autograd(lambda ctx, gradient: gradient * ctx.saved_tensors[0].cos(),
+                       setup_context=lambda ctx, inputs, output: ctx.save_for_backward(inputs[0]))
+
+
+class Counting(Gelus):
+    """Each layer reads a buffer that an operator of another library then writes."""
+
+    def __init__(self):
+        super().__init__(64)
+        self.layers.append(nn.Linear(64, 64))
+        self.register_buffer("total", torch.zeros(64))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = F.gelu(sine(layer(x) + self.total))
+            count_up(x.detach(), self.total)
+        return x.square().mean()
+
+
+def test_what_a_custom_operator_has_written_is_read_before_it_is_written_again():
+    """Inductor has all of its results in the memory of the buffer. Without a budget it is right about these."""
+    found = {}
+    for name in ("eager", "70%"):
+        model = Counting()
+        call = model if name == "eager" else reprise.compile(model, memory_budget=name)
+        torch.manual_seed(7)
+        call(torch.randn(256, 64)).backward()
+        found[name] = [*(each.grad for each in model.parameters()), model.total]
+    for one, other in zip(found["eager"], found["70%"]):
+        assert torch.allclose(one, other, rtol=1e-4, atol=1e-6)
+
+
+class Sampling(nn.Module):
+    """Backward needs the parts of a pixel that a place is at, which are made of a sum and made again by inductor's own plan."""
+
+    def __init__(self):
+        super().__init__()
+        self.turn = nn.Parameter(0.9 * torch.eye(2, 3)[None])
+
+    def forward(self, x):
+        grid = F.affine_grid(self.turn.expand(x.shape[0], 2, 3), [x.shape[0], 3, 12, 12], align_corners=False)
+        return F.grid_sample(x.sin(), grid, align_corners=False).sin()
+
+
+def test_a_budget_that_binds_nothing_hands_over_what_torch_would(monkeypatch):
+    chosen = []
+    begin = GraphPlanner.__init__
+
+    def noted(self, joint, default, *rest):
+        begin(self, joint, default, *rest)
+        chosen.append(([joint.nodes[at] for at in self.default_saved], default))
+
+    monkeypatch.setattr(GraphPlanner, "__init__", noted)
+    reprise.compile(Sampling(), memory_budget="8GiB")(torch.ones(4, 3, 16, 16)).sum().backward()
+    ((saved, default),) = chosen
+    assert set(saved) == {each for each in default if each.op == "call_function"}
+
+
+@pytest.mark.parametrize("options, text", [
+    ({"memory_budget": 0.6}, "memory_budget is 0.6, .* '60%'"),
+    ({"mode": "default", "options": {"max_autotune": False}}, "mode='default' and options=.* one of the two"),
+    ({"device": "tpu"}, "device is 'tpu'"),
+    ({"device": ""}, "device is ''"),
+])
+def test_arguments_that_mean_nothing_are_refused(options, text):
+    with pytest.raises(reprise.UsageError, match=text):
+        reprise.compile(nn.Linear(2, 2), **{"memory_budget": "1GiB", **options})
+
+
+def test_backends_that_bind_arguments_of_torch_s_min_cut_are_planned():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = Language(dropout=0.0)
+        expected, _ = steps(torch.compile(model, backend="aot_eager_decomp_partition"), model)
+        torch._dynamo.reset()
+        call = reprise.compile(model, memory_budget="80%", backend="aot_eager_decomp_partition")
+        found, _ = steps(call, model, count=2)
+    assert is_same(found, expected)
+    assert all(each.predicted_peak < each.default_peak for each in call.memory_budget.report())
