@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sized
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,6 +20,10 @@ class PlannedModule(OptimizedModule):
 
     memory_budget: CompiledBudget
     _arguments: dict[str, Any]  # of reprise.compile
+
+    def __bool__(self) -> bool:
+        """torch's __len__ raises for most modules, and torch.compile of 2.11 and 2.12 asks."""
+        return not isinstance(self._orig_mod, Sized) or len(self._orig_mod) > 0
 
     def __deepcopy__(self, memo: dict[int, Any]) -> PlannedModule:
         return _compiled(copy.deepcopy(self._orig_mod, memo), self._arguments, self.memory_budget)
