@@ -43,6 +43,10 @@ def compile(
     Plans are stored on disk, in the folder that REPRISE_PLAN_CACHE_DIR names or beside inductor's own caches. Ranks of
     torch.distributed that compile the same graph take one plan, for the least of their bytes.
 
+    A copy of a planned module shares its budget. One that is loaded from a file has its own, made of the same arguments. 
+    Another module or function that torch.compile compiles has a graph break where it calls this one. torch.compile of this one
+    itself takes the original, without a budget.
+
     Where the bytes do not suffice, the first call raises BudgetError, which names the least. The second call raises it where they
     suffice only if nobody has the model's outputs in backward, and somebody has. Raises UsageError for what cannot be planned:
     sizes that depend on data, CUDA graphs, compiled autograd, another budget of torch's, and backends that do not split graphs by
@@ -51,18 +55,19 @@ def compile(
     return compile_within(model, {"memory_budget": memory_budget, "device": device, **options})
 
 
-def compile_within(model: Callable[..., Any], arguments: dict[str, Any], limits: CompiledBudget | None = None) -> Any:
-    """`arguments`: of compile(), but for the model. `limits`: a budget that is made of these; None: a new one."""
+def compile_within(model: Callable[..., Any], arguments: dict[str, Any], backend: _Backend | None = None) -> Any:
+    """`arguments`: of compile(), but for the model. `backend`: one that was made of these, with its budget; None: a new one."""
     options = dict(arguments)
     memory_budget, device = options.pop("memory_budget"), options.pop("device")
     _refuse_options(options)
-    limits = limits or CompiledBudget(memory_budget, device_of(model) if device is None else device)
-    backend = _Backend(limits, options.pop("backend", "inductor"), options.pop("mode", None), options.pop("options", None))
+    given = options.pop("backend", "inductor"), options.pop("mode", None), options.pop("options", None)
+    backend = backend or _Backend(CompiledBudget(memory_budget, device_of(model) if device is None else device), *given)
+    limits = backend.limits
     compiled: Any = torch.compile(model, backend=backend, **options)
     if not isinstance(compiled, torch.nn.Module):
         return _within(compiled, limits)
     compiled.forward = _within(compiled.forward, limits)
-    for name, value in (("__class__", PlannedModule), ("memory_budget", limits), ("_arguments", arguments)):
+    for name, value in (("__class__", PlannedModule), ("memory_budget", limits), ("_arguments", arguments), ("_backend", backend)):
         object.__setattr__(compiled, name, value)
     return compiled
 
@@ -97,7 +102,7 @@ def _as_raised() -> Iterator[None]:
 def _within(call: Callable[..., Any], limits: CompiledBudget) -> Callable[..., Any]:
     has_looked = False
 
-    @functools.wraps(call)
+    @functools.wraps(call, updated=())  # those of torch.compile lead to what it was given
     def run(*arguments: Any, **named: Any) -> Any:
         nonlocal has_looked
         limits.before_call()
@@ -127,7 +132,7 @@ class _Backend:
     def __init__(self, limits: CompiledBudget, backend: str | Callable[..., Any], mode: str | None,
                  options: dict[str, Any] | None) -> None:
         self.__name__ = backend if isinstance(backend, str) else getattr(backend, "__name__", str(backend))
-        self._limits = limits
+        self.limits = limits
         given = {"mode": mode, "options": options}
         if backend == "inductor":
             wrapper: Any = torch._TorchCompileInductorWrapper
@@ -140,7 +145,7 @@ class _Backend:
         return self
 
     def __call__(self, graph: torch.fx.GraphModule, inputs: Any) -> Any:
-        with self._limits.planning():
+        with self.limits.planning():
             return self._call(graph, inputs)
 
 

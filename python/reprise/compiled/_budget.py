@@ -40,6 +40,8 @@ _MOST_CORRECTIONS = 3
 _WORTH_IT = 0.02
 # A correction leaves that share of the limit besides, so that one suffices, and so does a share of what is predicted.
 _ROOM = 0.005
+# Backwards that end while a call waits for its own: a step of adversarial or alternating training has fewer.
+_MOST_LATER = 32
 
 
 @contextlib.contextmanager
@@ -57,14 +59,14 @@ def _without_gc() -> Iterator[None]:
 class CompiledBudget:
     def __init__(self, memory_budget: str | int, device: str | torch.device | None = None) -> None:
         if isinstance(memory_budget, float):
-            raise UsageError(f"memory_budget is {memory_budget}, which is no number of bytes; give an int, a text such as '8GiB', or a "
-                             f"share such as '60%'")
+            raise UsageError(f"memory_budget is {memory_budget}, a float; give bytes as an int or a text such as '8GiB', or a share "
+                             "such as '60%'")
         self.asked = Asked.parse(str(memory_budget), "memory_budget", has_least=False)
         self.device = device
         try:
             live_bytes(device)
         except RuntimeError as error:
-            raise UsageError(f"reprise.compile: device is {str(device)!r}, whose bytes cannot be counted; give one that torch has, such "
+            raise UsageError(f"compiled models: device is {str(device)!r}, whose bytes cannot be counted; give one that torch has, such "
                              "as 'cuda:0' or 'cpu'") from error
         self.graphs: list[PlannedGraph] = []
         self._reported: list[GraphReport] = []  # of the graphs before
@@ -79,8 +81,7 @@ class CompiledBudget:
         self._live_before = 0
         self._peak_before_planning = 0
         self._is_forward = True  # no backward of the step has begun
-        self._ended: dict[CodeType, int] = {}  # the place of the last call of the step whose backward has ended
-        self._kept: set[tuple[CodeType, int]] = set()  # calls that were kept without a backward, and their places in the step
+        self._ended = 0  # calls whose backward has ended
         self._is_planning = False  # a graph of the step, or of the next one, was compiled
         self._is_hopeful = False  # the step may pass its bytes, since it showed nothing yet of what it holds and needs
         self._slack = SCALARS
@@ -245,26 +246,26 @@ class CompiledBudget:
             if not self._is_open():
                 self._live_before = live
                 self._scope, self._peak_before_planning, self._in_step, self._sizes = PeakScope(self.device), 0, [], []
-                self.measured, self._is_forward, self._ended = {}, True, {}
+                self.measured, self._is_forward = {}, True
             self._in_step.append(graph)
             self._sizes.append(sizes)
-            return Call(len(self._in_step) - 1, live, self.device, sizes)
+            return Call(len(self._in_step) - 1, live, self.device, sizes, self._ended)
 
     def _set_kept_aside(self) -> None:
-        """Calls that are kept without a backward, such as those of old losses, hold no step open: a later call of the same code
-        has ended. This step is of no use to measure by; the next one ends without them."""
-        if not self._is_open() or not self._ended or torch._C._current_graph_task_id() != -1:
+        """Calls that are kept without a backward, such as those of old losses, hold a step open for so many others at most. The
+        step is then of no use to measure by, and a new one begins."""
+        graphs = set(self._in_step) if self._scope else set()
+        calls = [call for each in graphs for call in each.calls()]
+        if not calls or torch._C._current_graph_task_id() != -1 or any(self._ended - each.ended_before < _MOST_LATER for each in calls):
             return
-        for each in self._in_step:
-            kept = {place for place in each.places() if place < self._ended.get(each.code, 0)}
-            each.set_aside(kept)
-            self._kept |= {(each.code, place) for place in kept}
-        if self._scope and not self._is_open():
+        for graph in graphs:
+            graph.set_aside()
+        if self._scope:
             self._scope.__exit__(None, None, None)
             self._scope = None
 
-    def end_call(self, graph: PlannedGraph, place: int) -> None:
-        self._ended[graph.code] = place
+    def end_call(self) -> None:
+        self._ended += 1
 
     def begin_backward(self) -> None:
         with self._lock:
@@ -277,8 +278,6 @@ class CompiledBudget:
 
     def close_step(self) -> None:
         with self._lock:
-            for each in self._in_step:
-                each.set_aside({place for code, place in self._kept if code is each.code})
             if self._scope is None or self._is_open():
                 return
             self._scope.__exit__(None, None, None)

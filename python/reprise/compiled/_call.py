@@ -56,8 +56,10 @@ class WatchedCall:
 
 
 class Call(WatchedCall):
-    def __init__(self, place: int, live: int, device: str | torch.device | None, sizes: dict[str, int]) -> None:
+    def __init__(self, place: int, live: int, device: str | torch.device | None, sizes: dict[str, int], ended_before: int) -> None:
+        """`ended_before`: calls whose backward had ended."""
         super().__init__(device)
+        self.ended_before = ended_before
         self.place, self.live_before = place, live  # among the calls of the step, and bytes
         self.sizes = sizes
         self._device = device

@@ -47,13 +47,13 @@ class PlannedGraph:
         self._calls = [each for each in self._calls if each() is not None]
         return bool(self._calls)
 
-    def places(self) -> set[int]:
-        """In the step, of the calls whose backward can still come."""
-        return {call.place for call in (each() for each in self._calls) if call is not None}
+    def calls(self) -> list[Call]:
+        """Those whose backward can still come."""
+        return [call for call in (each() for each in self._calls) if call is not None]
 
-    def set_aside(self, places: set[int]) -> None:
-        """The calls at these places of the step count no more."""
-        self._calls = [each for each in self._calls if (call := each()) is not None and call.place not in places]
+    def set_aside(self) -> None:
+        """These calls count no more."""
+        self._calls = []
 
     def forward_begins(self, sizes: dict[str, int]) -> Call:
         call = self.budget.begin_call(self, sizes)
@@ -85,7 +85,6 @@ class PlannedGraph:
     def backward_ends(self, is_whole: bool) -> None:
         if self.has_calls():
             call = self._calls.pop()()
-            if call is not None:
-                self.budget.end_call(self, call.place)
+            self.budget.end_call()
             self.shown = (call and is_whole and call.shown()) or self.shown
         self.budget.close_step()

@@ -60,6 +60,7 @@ def _check_torch() -> None:
         (common, "aot_module_simplified"): {"mod", "args", "bw_compiler", "partition_fn"},
         (partitioners, "choose_saved_values_set"): {"joint_graph", "node_info", "memory_budget"},
         (partitioners, "classify_nodes"): {"joint_module", "num_fwd_outputs"},
+        (partitioners, "_extract_graph_with_inputs_outputs"): {"inputs", "outputs", "subgraph"},
         (partitioners, "_extract_fwd_bwd_modules"): {"joint_module", "saved_values", "saved_sym_nodes", "num_fwd_outputs"},
         (partitioners, "reordering_to_mimic_autograd_engine"): {"gm"},
         (partitioners, "raise_getitems"): {"gm"},

@@ -101,7 +101,7 @@ def schedule_of(module: fx.GraphModule, joint: Joint, handing: Handing | None = 
           patch.object(graph, "get_donated_idxs", lambda: places),
           # Reports of failed compilations take long as well.
           patch.object(after_aot, "save_graph_repro", lambda *args, **options: None),
-          patch.object(compiler, "wrap_compiler_debug", lambda inner, compiler_name: inner),
+          patch.object(compiler, "wrap_compiler_debug", lambda inner, compiler_name: inner, create=True),
           drawn_in_order() as keep_order, without_warnings_of_nodes(),
           config.patch(fx_graph_cache=False, fx_graph_remote_cache=False), joint.sizes.without_guards(), suppress(_Scheduled)):
         keep_order(joint.draw_order or ())

@@ -251,12 +251,12 @@ class Joint:
         return sorted(saved)
 
     def saved_by_default(self, default: list[fx.Node]) -> list[int]:
-        """The nodes that the compiler's own plan hands over, in order. If it makes some again that are made of sums, any plan
-        may from now on."""
+        """The nodes that the compiler's own plan hands over, in order. What it makes again of sums is `once` no more: any plan may
+        make it again."""
         kept = {self.place[node] for node in default if node in self.place}
 
         def stops(at: int) -> bool:
-            return at in kept or self.nodes[at].op != "call_function"
+            return at in kept or self.nodes[at].op != "call_function" or self.kinds[at] is Kind.INPUT
 
         begin = [*self.backward_order, *(at for at in self.backward_outputs if self.in_forward[at])]
         self.once -= {at for at in self.closure(begin, stops) & self._sums if not stops(at)} - self._not_for_sums

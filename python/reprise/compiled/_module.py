@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sized
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from ._budget import CompiledBudget
 from ._torch import OptimizedModule
-
-if TYPE_CHECKING:
-    from ._budget import CompiledBudget
 
 
 class PlannedModule(OptimizedModule):
@@ -20,23 +18,24 @@ class PlannedModule(OptimizedModule):
 
     memory_budget: CompiledBudget
     _arguments: dict[str, Any]  # of reprise.compile
+    _backend: Any  # copies share it, for torch compiles a function for so many backends at most
 
     def __bool__(self) -> bool:
         """torch's __len__ raises for most modules, and torch.compile of 2.11 and 2.12 asks."""
         return not isinstance(self._orig_mod, Sized) or len(self._orig_mod) > 0
 
     def __deepcopy__(self, memo: dict[int, Any]) -> PlannedModule:
-        return _compiled(copy.deepcopy(self._orig_mod, memo), self._arguments, self.memory_budget)
+        return _compiled(copy.deepcopy(self._orig_mod, memo), self._arguments, self._backend)
 
     def __copy__(self) -> PlannedModule:
-        return _compiled(copy.copy(self._orig_mod), self._arguments, self.memory_budget)
+        return _compiled(copy.copy(self._orig_mod), self._arguments, self._backend)
 
     def __reduce__(self) -> Any:
         return _compiled, (self._orig_mod, self._arguments)
 
 
-def _compiled(module: torch.nn.Module, arguments: dict[str, Any], limits: CompiledBudget | None = None) -> PlannedModule:
+def _compiled(module: torch.nn.Module, arguments: dict[str, Any], backend: Any = None) -> PlannedModule:
     from . import compile_within
 
-    result: PlannedModule = compile_within(module, arguments, limits)
+    result: PlannedModule = compile_within(module, arguments, backend)
     return result

@@ -78,8 +78,7 @@ class Need:
 
 
 def _on_the_way(least: tuple[int, int], most: tuple[int, int], share: float) -> tuple[float, float]:
-    # The planner's smallest may be larger than the compiler's own, where that saves next to nothing.
-    early, late = (min(low, high) + share * max(0, high - low) for low, high in zip(least, most))
+    early, late = (low + share * max(0, high - low) for low, high in zip(least, most))
     return early, late
 
 
@@ -171,6 +170,8 @@ class GraphPlanner:
         """Of a call of that graph, without what other graphs need."""
         after = measured.between if measured and is_last else 0
         smallest, default = (each.beside(Others(after, measured=measured)) for each in (self.smallest()[0], self.default))
+        if smallest.peak > default.peak:  # as where an operator's results are kept one by one
+            smallest = default
         return Need((smallest.early_peak, smallest.late_peak), (smallest.between, smallest.late),
                     (default.early_peak, default.late_peak), (default.between, default.late),
                     0 if measured else default.gradients, graph, measured, after, self.joint.bytes_of_forward)

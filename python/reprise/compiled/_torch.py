@@ -38,7 +38,7 @@ class _Unchecked:
 
 def without_warnings_of_nodes() -> AbstractContextManager[Any]:
     """The nodes of new graphs are copies of others. To look for warnings of each takes a tenth of the time to plan."""
-    return patch.object(_graph, "pytree", _Unchecked())
+    return patch.object(_graph, "pytree", _Unchecked(), create=True)
 
 
 @contextmanager
@@ -47,8 +47,9 @@ def backward_extracted_once() -> Iterator[None]:
     extract = _partitioners._extract_graph_with_inputs_outputs
     found: list[tuple[list[fx.Node], fx.Graph]] = []
 
-    def once(joint: fx.Graph, inputs: list[fx.Node], outputs: Any, described: Any, half: str | None = None, **options: Any) -> fx.Graph:
-        if half == "backward" and found:
+    def once(joint: fx.Graph, inputs: list[fx.Node], outputs: Any, described: Any, subgraph: str | None = None,
+             **options: Any) -> fx.Graph:
+        if subgraph == "backward" and found:
             before, graph = found.pop()
             used = set(inputs)
             unused = {node: each for node, each in zip(before, graph.find_nodes(op="placeholder")) if node not in used}
@@ -56,8 +57,8 @@ def backward_extracted_once() -> Iterator[None]:
                 for each in unused.values():
                     graph.erase_node(each)
                 return graph
-        graph = extract(joint, inputs, outputs, described, half, **options)
-        if half == "backward":
+        graph = extract(joint, inputs, outputs, described, subgraph, **options)
+        if subgraph == "backward":
             found.append((list(inputs), graph))
         return graph
 
