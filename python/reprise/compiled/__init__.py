@@ -43,7 +43,7 @@ def compile(
     Plans are stored on disk, in the folder that REPRISE_PLAN_CACHE_DIR names or beside inductor's own caches. Ranks of
     torch.distributed that compile the same graph take one plan, for the least of their bytes.
 
-    A copy of a planned module shares its budget. One that is loaded from a file has its own, made of the same arguments. 
+    A copy of a planned module shares its budget. One that is loaded from a file has its own, made of the same arguments.
     Another module or function that torch.compile compiles has a graph break where it calls this one. torch.compile of this one
     itself takes the original, without a budget.
 
@@ -62,12 +62,11 @@ def compile_within(model: Callable[..., Any], arguments: dict[str, Any], backend
     _refuse_options(options)
     given = options.pop("backend", "inductor"), options.pop("mode", None), options.pop("options", None)
     backend = backend or _Backend(CompiledBudget(memory_budget, device_of(model) if device is None else device), *given)
-    limits = backend.limits
     compiled: Any = torch.compile(model, backend=backend, **options)
     if not isinstance(compiled, torch.nn.Module):
-        return _within(compiled, limits)
-    compiled.forward = _within(compiled.forward, limits)
-    for name, value in (("__class__", PlannedModule), ("memory_budget", limits), ("_arguments", arguments), ("_backend", backend)):
+        return _within(compiled, backend.limits)
+    compiled.forward = _within(compiled.forward, backend.limits)
+    for name, value in (("__class__", PlannedModule), ("_arguments", arguments), ("_backend", backend)):
         object.__setattr__(compiled, name, value)
     return compiled
 

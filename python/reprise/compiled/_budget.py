@@ -254,15 +254,16 @@ class CompiledBudget:
     def _set_kept_aside(self) -> None:
         """Calls that are kept without a backward, such as those of old losses, hold a step open for so many others at most. The
         step is then of no use to measure by, and a new one begins."""
-        graphs = set(self._in_step) if self._scope else set()
+        if self._scope is None or torch._C._current_graph_task_id() != -1:
+            return
+        graphs = set(self._in_step)
         calls = [call for each in graphs for call in each.calls()]
-        if not calls or torch._C._current_graph_task_id() != -1 or any(self._ended - each.ended_before < _MOST_LATER for each in calls):
+        if not calls or any(self._ended - each.ended_before < _MOST_LATER for each in calls):
             return
         for graph in graphs:
             graph.set_aside()
-        if self._scope:
-            self._scope.__exit__(None, None, None)
-            self._scope = None
+        self._scope.__exit__(None, None, None)
+        self._scope = None
 
     def end_call(self) -> None:
         self._ended += 1

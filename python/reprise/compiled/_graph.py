@@ -44,12 +44,13 @@ class PlannedGraph:
 
     def has_calls(self) -> bool:
         """Whether a backward can still come."""
-        self._calls = [each for each in self._calls if each() is not None]
-        return bool(self._calls)
+        return bool(self.calls())
 
     def calls(self) -> list[Call]:
         """Those whose backward can still come."""
-        return [call for call in (each() for each in self._calls) if call is not None]
+        found = [call for call in (each() for each in self._calls) if call is not None]
+        self._calls = [weakref.ref(each) for each in found]
+        return found
 
     def set_aside(self) -> None:
         """These calls count no more."""
@@ -66,10 +67,8 @@ class PlannedGraph:
         call.made(outputs)
 
     def first_backward_begins(self) -> None:
-        for each in self._calls:
-            call = each()
-            if call is not None:
-                call.first_backward_begins()
+        for call in self.calls():
+            call.first_backward_begins()
 
     def backward_begins(self, freed: tuple[bool, ...]) -> None:
         self.budget.begin_backward()

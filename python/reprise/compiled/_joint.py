@@ -20,7 +20,7 @@ from ._torch import InputMutationAOTOutput, partitioners
 
 # Of the bytes of all results of forward.
 _SMALL = 0.001
-# Operators that write arguments, as functions of what these were.
+# Operators that write to arguments, in the form of functions that return what has been written.
 _FUNCTIONALIZED = frozenset(("auto_functionalized", "auto_functionalized_v2", "triton_kernel_wrapper_functional"))
 
 
@@ -137,13 +137,13 @@ class Joint:
         """What must be kept, what must be made again, and what forward alone can make."""
         policy = partitioners.CheckpointPolicy
         written = replaced | {self._root(self.inputs[at][0]) for at, node in enumerate(self.nodes) if self._writes(node)}
-        # Inductor has these results in the memory of the arguments, where the next one overwrites them.
+        # Inductor has what they return in the memory of the arguments, where the next one overwrites it.
         written |= {at for at in range(len(self.nodes)) if self.kinds[at] is Kind.ITEM and
                     name_of(self.nodes[self.inputs[at][0]]) in _FUNCTIONALIZED}
         self.must_keep: set[int] = set()
         self.must_repeat: set[int] = set()
         self.once: set[int] = set()
-        self._sums: set[int] = set()
+        self._sums: set[int] = set()  # they run once as well
         for at, node in enumerate(self.nodes):
             asked = node.meta.get("recompute")
             if asked is policy.MUST_SAVE:
@@ -158,8 +158,6 @@ class Joint:
                 self._sums.add(at)
             if not is_repeatable(node) or reads_written:
                 self.once.add(at)
-        self._not_for_sums = frozenset(self.once)
-        self.once |= self._sums
         self.written = written
 
     def _is_sum(self, at: int) -> bool:
@@ -179,7 +177,8 @@ class Joint:
 
     def is_once(self, at: int) -> bool:
         """Whether the value cannot be made again: one of several results as little as its operator."""
-        return at not in self.must_repeat and self._operator_of(at) in self.once
+        operator = self._operator_of(at)
+        return at not in self.must_repeat and (operator in self.once or operator in self._sums)
 
     def _operator_of(self, at: int) -> int:
         while self.kinds[at] is Kind.ITEM:
@@ -247,19 +246,22 @@ class Joint:
                 return True
             return False
 
-        self.closure([*self.backward_order, *(at for at in self.backward_outputs if self.in_forward[at])], stops)
+        self._closure_of_backward(stops)
         return sorted(saved)
 
+    def _closure_of_backward(self, stops: Any) -> set[int]:
+        """Of all that backward runs or returns."""
+        return self.closure([*self.backward_order, *(at for at in self.backward_outputs if self.in_forward[at])], stops)
+
     def saved_by_default(self, default: list[fx.Node]) -> list[int]:
-        """The nodes that the compiler's own plan hands over, in order. What it makes again of sums is `once` no more: any plan may
-        make it again."""
+        """The nodes that the compiler's own plan hands over, in order. What it makes again of sums, any plan may make again from
+        now on."""
         kept = {self.place[node] for node in default if node in self.place}
 
         def stops(at: int) -> bool:
             return at in kept or self.nodes[at].op != "call_function" or self.kinds[at] is Kind.INPUT
 
-        begin = [*self.backward_order, *(at for at in self.backward_outputs if self.in_forward[at])]
-        self.once -= {at for at in self.closure(begin, stops) & self._sums if not stops(at)} - self._not_for_sums
+        self._sums -= {at for at in self._closure_of_backward(stops) if not stops(at)}
         return self.saved_for(kept)
 
     def keep_small(self, default: list[int]) -> None:

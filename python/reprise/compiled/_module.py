@@ -16,9 +16,13 @@ class PlannedModule(OptimizedModule):
     """Attributes are those of the module that was compiled, and `memory_budget`. A copy shares the budget; a module that is
     loaded has a budget of its own, made of the same arguments."""
 
-    memory_budget: CompiledBudget
     _arguments: dict[str, Any]  # of reprise.compile
-    _backend: Any  # copies share it, for torch compiles a function for so many backends at most
+    _backend: Any  # copies share it: torch compiles a function for a few backends at most
+
+    @property
+    def memory_budget(self) -> CompiledBudget:
+        limits: CompiledBudget = self._backend.limits
+        return limits
 
     def __bool__(self) -> bool:
         """torch's __len__ raises for most modules, and torch.compile of 2.11 and 2.12 asks."""
