@@ -46,6 +46,16 @@ def test_a_copy_raises_the_errors_of_its_budget():
         twin(torch.ones(256, 32))
 
 
+def test_a_stored_model_leads_to_one_budget_where_lightning_adds_what_torch_compile_was_given():
+    model = reprise.compile(Language(), memory_budget="70%", **EAGER)
+    model._compile_kwargs = {"backend": model._backend}
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    loaded = torch.load(file, weights_only=False)
+    assert loaded._compile_kwargs["backend"].limits is loaded.memory_budget is not model.memory_budget
+
+
 @pytest.mark.parametrize("is_trained", [False, True])
 def test_a_stored_model_is_loaded_with_a_budget_of_the_same_arguments(is_trained):
     model = reprise.compile(Language(), memory_budget="70%", **EAGER)

@@ -132,6 +132,7 @@ class _Backend:
                  options: dict[str, Any] | None) -> None:
         self.__name__ = backend if isinstance(backend, str) else getattr(backend, "__name__", str(backend))
         self.limits = limits
+        self._made_of = backend, mode, options
         given = {"mode": mode, "options": options}
         if backend == "inductor":
             wrapper: Any = torch._TorchCompileInductorWrapper
@@ -142,6 +143,10 @@ class _Backend:
     def __deepcopy__(self, memo: dict[int, Any]) -> _Backend:
         """Itself: Lightning keeps a deep copy of what torch.compile was given, to compile again, within the same bytes."""
         return self
+
+    def __reduce__(self) -> Any:
+        """Lightning leaves it in the module as well, so that one that is stored takes it along."""
+        return _Backend, (self.limits, *self._made_of)
 
     def __call__(self, graph: torch.fx.GraphModule, inputs: Any) -> Any:
         with self.limits.planning():

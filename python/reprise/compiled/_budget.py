@@ -90,6 +90,10 @@ class CompiledBudget:
         self._lock = threading.RLock()
         _budgets.add(self)
 
+    def __reduce__(self) -> Any:
+        """What is loaded has seen no step."""
+        return CompiledBudget, (self.asked.text, self.device)
+
     def planning(self) -> contextlib.AbstractContextManager[None]:
         """Graphs that are compiled inside are planned."""
         return _hooks.planning(self._begin_graph)

@@ -35,7 +35,7 @@ class PlannedModule(OptimizedModule):
         return _compiled(copy.copy(self._orig_mod), self._arguments, self._backend)
 
     def __reduce__(self) -> Any:
-        return _compiled, (self._orig_mod, self._arguments)
+        return _compiled, (self._orig_mod, self._arguments, self._backend)
 
 
 def _compiled(module: torch.nn.Module, arguments: dict[str, Any], backend: Any = None) -> PlannedModule:
