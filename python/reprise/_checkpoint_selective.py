@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
+import warnings
 from typing import Any, Callable
 
 import torch
@@ -30,6 +32,10 @@ def with_output(context: Any) -> Any:
 
 
 SelectiveCheckpointContext = with_output(_torch.SelectiveCheckpointContext)
+
+# Private there. A program that takes one of them looks at the modes on the stack, where C++ has none.
+MODES = ("_CachingTorchDispatchMode", "_CachedTorchDispatchMode")
+_shows_modes = False
 
 # The regions' policies of lists, which are made at every call of a context function.
 _of_lists: dict[tuple[Any, ...], Any] = {}
@@ -81,6 +87,18 @@ class SelectiveContext:
         return self.pair.mode(self._index).__exit__(*error)
 
 
+def show_modes(asking: str) -> None:
+    """From now on contexts are torch's modes: the module of this name takes their classes. Modules of torch only add to them."""
+    global _shows_modes
+    if asking.split(".")[0] == "torch" or _shows_modes:
+        return
+    _shows_modes = True
+    importlib.import_module("torch._dynamo")  # the modes do it at their first operator, whose frames then stay alive
+    warnings.warn(
+        f"reprise.checkpoint: {asking} takes torch's private dispatch modes of selective checkpointing, so that selective regions "
+        "run them from now on, and take longer than with policies in C++", stacklevel=3)
+
+
 def _selective_of_list(ops: list[Any], allow_mutation: bool) -> Any:
     if any(isinstance(op, torch._ops.HigherOrderOperator) for op in ops):
         return None
@@ -119,7 +137,7 @@ def create_selective_checkpoint_contexts(
                     f"Expected op in `op_list` to be an OpOverload but got: {op} of type {type(op)}. {hint}")
     elif not callable(policy_fn_or_list):
         raise TypeError("policy_fn_or_list must be either a function or a list of ops.")
-    if reason_for_torch((), {}) is not None:
+    if _shows_modes or reason_for_torch((), {}) is not None:
         modes: tuple[Any, Any] = _torch.create_selective_checkpoint_contexts(policy_fn_or_list, allow_cache_entry_mutation)
         return modes
     pair = SelectivePair(policy_fn_or_list, allow_cache_entry_mutation)

@@ -43,7 +43,8 @@ from ._checkpoint_region import (
     PRESERVE_RANDOM, REENTRANT, Contexts, debugs as _debugs, flags_of as _flags_of, hooks_flag as _hooks_flag,
     noop_context_fn, region as _open_region, run as _run, torchs as _torchs)
 from ._checkpoint_selective import (
-    SAC_IGNORED_OPS, CheckpointPolicy, SelectiveCheckpointContext, create_selective_checkpoint_contexts, pair_of as _pair_of)
+    MODES as _MODES, SAC_IGNORED_OPS, CheckpointPolicy, SelectiveCheckpointContext, create_selective_checkpoint_contexts,
+    pair_of as _pair_of, show_modes as _show_modes)
 from ._checkpoint_sequential import checkpoint_sequential
 from ._checkpoint_traced import TRACED_TENSORS, compiled_autograd_is_on as _compiled_autograd_is_on
 
@@ -236,6 +237,8 @@ def _checkpoint_without_reentrant_generator_impl(
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODES:
+        _show_modes(str(sys._getframe(1).f_globals.get("__name__")))
     return getattr(_torch, name)
 
 

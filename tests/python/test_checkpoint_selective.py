@@ -2,12 +2,16 @@
 
 import functools
 import gc
+import importlib
+import weakref
 
 import pytest
 import torch
 from torch._library.effects import EffectType
+from torch.utils import _python_dispatch
 
 import reprise
+from reprise import _checkpoint_selective
 from reprise._checkpoint_selective import with_output
 from reprise.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
@@ -226,3 +230,38 @@ def test_a_policy_is_told_the_output_where_torch_s_class_knows_none():
     told = with_output(Older)(is_recompute=False, op_output=3)
     assert isinstance(told, Older) and (told.is_recompute, told.op_output) == (False, 3)
     assert with_output(type(told)) is type(told)
+
+
+def test_a_program_that_looks_for_torch_s_modes_finds_them(monkeypatch):
+    monkeypatch.setattr(_checkpoint_selective, "_shows_modes", False)
+    importlib.import_module("torch._higher_order_ops.wrap")
+    exec("reprise.checkpoint._CachingTorchDispatchMode", {"__name__": "torch._dynamo.utils", "reprise": reprise})
+    assert not _checkpoint_selective._shows_modes
+    with pytest.warns(UserWarning, match="test_checkpoint_selective takes torch's private dispatch modes .* take longer"):
+        caching = reprise.checkpoint._CachingTorchDispatchMode
+    modes, sines = [], []
+
+    def function(x):
+        mode = _python_dispatch._get_current_dispatch_mode()
+        modes.append(type(mode))
+        x = x.cos().sin()
+        if modes[-1] is caching:
+            kept = mode.storage[aten.sin.default][0].val
+            sines.append(weakref.ref(kept))
+            assert not kept.requires_grad
+        return x.exp()
+
+    def run():
+        return checkpoint(function, torch.ones(1, requires_grad=True), use_reentrant=False, context_fn=contexts(lambda *_, **__: SAVE))
+
+    gc.disable()
+    try:
+        run()
+        assert sines[-1]() is None
+        y = run()
+        assert sines[-1]() is not None
+        y.sin().backward(retain_graph=True)
+        assert sines[-1]() is None
+    finally:
+        gc.enable()
+    assert modes == [caching, caching, reprise.checkpoint._CachedTorchDispatchMode]
