@@ -1,14 +1,18 @@
 """reprise.compiled.frontier: points of a step that never runs."""
 
+import itertools
 import json
 import xml.dom.minidom
 
 import pytest
+import sympy
 import torch
 from torch import nn
+from torch._inductor import ir
 
 import reprise
 from reprise import compiled
+from reprise.compiled._torch import comparing_numbers
 
 
 class Mixer(nn.Module):
@@ -105,3 +109,16 @@ def test_what_cannot_be_planned_is_refused():
         compiled.frontier(lambda x: torch._dynamo.graph_break() or x, x.requires_grad_(), backend="aot_eager")
     with torch._functorch.config.patch(activation_memory_budget=0.5), pytest.raises(reprise.UsageError, match="is 0.5"):
         compiled.frontier(Mixer(1), x, backend="aot_eager")
+
+
+def test_sizes_are_compared_as_by_sympy():
+    number, size = sympy.Integer(2), sympy.Symbol("s", integer=True)
+    with comparing_numbers():
+        quick = ir.sympy
+        assert quick is not sympy
+        for name, left, right in itertools.product(("Eq", "Ne", "Lt", "Le", "Gt", "Ge"), (1, number, size, 1.5), (2, number, size, True)):
+            if name in ("Eq", "Ne") or right is not True:
+                expected, found = (getattr(each, name)(left, right) for each in (sympy, quick))
+                assert found == expected and type(found) is type(expected), (name, left, right)
+        assert isinstance(sympy.Eq(size, 1), quick.Eq) and not isinstance(sympy.true, quick.Eq)
+    assert ir.sympy is sympy

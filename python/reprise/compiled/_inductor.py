@@ -21,7 +21,7 @@ from ._joint import InMemory, Joint
 from ._kinds import Kind, kind_of
 from ._layouts import laid_out
 from ._sizes import Sizes, bytes_of, rounded
-from ._torch import without_warnings_of_nodes
+from ._torch import comparing_numbers, without_warnings_of_nodes
 
 
 class _Scheduled(BaseException):
@@ -102,7 +102,7 @@ def schedule_of(module: fx.GraphModule, joint: Joint, handing: Handing | None = 
           # Reports of failed compilations take long as well.
           patch.object(after_aot, "save_graph_repro", lambda *args, **options: None),
           patch.object(compiler, "wrap_compiler_debug", lambda inner, compiler_name: inner, create=True),
-          drawn_in_order() as keep_order, without_warnings_of_nodes(),
+          drawn_in_order() as keep_order, without_warnings_of_nodes(), comparing_numbers(),
           config.patch(fx_graph_cache=False, fx_graph_remote_cache=False), joint.sizes.without_guards(), suppress(_Scheduled)):
         keep_order(joint.draw_order or ())
         compiler.compile_fx_inner(module, inputs, static_input_idxs=(), is_backward=is_backward)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import operator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from types import CodeType
+from types import CodeType, ModuleType
 from typing import Any
 from unittest.mock import patch
 
+import sympy  # type: ignore[import-untyped]
 from torch import fx
 from torch._C._dynamo import eval_frame
 from torch._dynamo import OptimizedModule as OptimizedModule
@@ -36,9 +38,53 @@ class _Unchecked:
         return ()
 
 
+class _Flat:
+    """torch.utils._pytree for the partitioner, which looks for invalid nodes among the arguments of each node."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(_pytree, name)
+
+    def arg_tree_leaves(self, *arguments: Any, **named: Any) -> list[Any]:
+        leaves: list[Any] = []
+        for each in (*arguments, *named.values()):
+            if isinstance(each, (list, tuple, dict)):
+                leaves += _pytree.tree_leaves(each)
+            else:
+                leaves.append(each)
+        return leaves
+
+
 def without_warnings_of_nodes() -> AbstractContextManager[Any]:
     """The nodes of new graphs are copies of others. To look for warnings of each takes a tenth of the time to plan."""
     return patch.object(_graph, "pytree", _Unchecked(), create=True)
+
+
+class _Comparison:
+    """One of sympy's, which takes long where both are numbers, as most sizes are."""
+
+    def __init__(self, compare: Callable[[int, int], bool], slow: Any) -> None:
+        self._compare, self._slow = compare, slow
+
+    def __call__(self, left: Any, right: Any, **options: Any) -> Any:
+        if (isinstance(left, sympy.Integer) or type(left) is int) and (isinstance(right, sympy.Integer) or type(right) is int):
+            return sympy.true if self._compare(int(left), int(right)) else sympy.false
+        return self._slow(left, right, **options)
+
+    def __instancecheck__(self, value: Any) -> bool:
+        return isinstance(value, self._slow)
+
+
+@contextmanager
+def comparing_numbers() -> Iterator[None]:
+    """Inductor compares sizes faster."""
+    from torch._inductor import ir, lowering, sizevars
+
+    quick = ModuleType("sympy")
+    vars(quick).update(vars(sympy))
+    for name in ("Eq", "Ne", "Lt", "Le", "Gt", "Ge"):
+        setattr(quick, name, _Comparison(getattr(operator, name.lower()), getattr(sympy, name)))
+    with patch.object(ir, "sympy", quick), patch.object(lowering, "sympy", quick), patch.object(sizevars, "sympy", quick):
+        yield
 
 
 @contextmanager
@@ -62,7 +108,7 @@ def backward_extracted_once() -> Iterator[None]:
             found.append((list(inputs), graph))
         return graph
 
-    with patch.object(_partitioners, "_extract_graph_with_inputs_outputs", once):
+    with patch.object(_partitioners, "_extract_graph_with_inputs_outputs", once), patch.object(_partitioners, "pytree", _Flat()):
         yield
 
 
