@@ -5,7 +5,8 @@ while somebody may look at them. Outside of steps they are as ever.
 - __dlpack__, to_dlpack(), untyped_storage() (also of pickling, torch.save, deepcopy, share_memory_()): as long as the
   capsule's tensor or the storage object lives.
 - data_ptr(): until the step ends.
-- tolist(): during the call.
+- tolist(), apply_(), map_(), map2_(): during the call.
+- float(), int(), bool(), complex() of a tensor, as torch.tensor() of a list of tensors asks for them: during the call.
 - the kernels of compiled graphs: see _graphs.py.
 """
 
@@ -19,7 +20,7 @@ from typing import Any
 import torch
 
 from . import _graphs
-from ._reprise import hold, hold_until_step_ends, is_in_step, unseen, watch_profiler
+from ._reprise import Pin, hold, hold_until_step_ends, is_in_step, unseen, watch_profiler
 
 _is_installed = False
 
@@ -41,6 +42,21 @@ def _tolist(original: Callable[..., Any], tensor: torch.Tensor) -> Any:
     return original(tensor)
 
 
+def _written(original: Callable[..., Any], tensor: torch.Tensor, *args: Any) -> Any:
+    """By a function of Python, one element after another."""
+    held = [hold(each) for each in (tensor, *args) if isinstance(each, torch.Tensor)]  # noqa: F841
+    return original(tensor, *args)
+
+
+def _number(original: Callable[..., Any], tensor: torch.Tensor) -> Any:
+    try:
+        return original(tensor)
+    except RuntimeError:
+        # torch.tensor() of a list reads elements with operators that steps do not see.
+        with Pin(tensor):
+            return original(tensor)
+
+
 def _data_ptr(original: Callable[..., Any], tensor: torch.Tensor) -> Any:
     hold_until_step_ends(tensor)
     return original(tensor)
@@ -52,8 +68,9 @@ def _untyped_storage(original: Callable[..., Any], tensor: torch.Tensor) -> Any:
     return storage
 
 
-def _share(original: Callable[..., Any], storage: torch.UntypedStorage, *args: Any) -> Any:
-    # The copy into the shared memory must not make that memory the step's.
+def _unseen(original: Callable[..., Any], storage: torch.UntypedStorage, *args: Any) -> Any:
+    """The storage holds its bytes. The copy into shared memory must not make that memory the step's, and the operators that
+    read elements, several each, would be so many aliases."""
     return unseen(original, storage, *args)
 
 
@@ -102,10 +119,14 @@ def install() -> None:
     for name, during_step in (("numpy", _numpy), ("tolist", _tolist), ("data_ptr", _data_ptr), ("__dlpack__", _dlpack),
                               ("untyped_storage", _untyped_storage)):
         _replace(torch.Tensor, name, during_step)
+    for name in ("apply_", "map_", "map2_"):
+        _replace(torch.Tensor, name, _written)
+    for name in ("__float__", "__int__", "__index__", "__bool__", "__complex__"):
+        _replace(torch.Tensor, name, _number)
     for owner, name in ((torch.utils.dlpack, "to_dlpack"), (torch, "to_dlpack"), (torch._C, "_to_dlpack")):
         _replace(owner, name, _dlpack)
-    for name in ("_share_fd_cpu_", "_share_filename_cpu_"):
-        _replace(torch.UntypedStorage, name, _share)
+    for name in ("_share_fd_cpu_", "_share_filename_cpu_", "__getitem__"):
+        _replace(torch.UntypedStorage, name, _unseen)
     profiler = torch.autograd.profiler
     _watch(profiler, "_enable_profiler", True)
     _watch(profiler, "_disable_profiler", False)

@@ -39,7 +39,7 @@ def checkpoint_sequential(
     if kwargs:
         raise ValueError("Unexpected keyword arguments: " + ",".join(kwargs))
     if isinstance(functions, torch.nn.Sequential):
-        functions = list(functions.children())
+        functions = list(functions)  # children() leaves out what comes a second time
     if store is not None and not isinstance(segments, _reprise.Schedule):
         raise _reprise.UsageError("checkpoint_sequential(): only a Schedule uses a store; give one, or leave the store out")
     if isinstance(segments, (str, _reprise.Schedule)):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import types
 import weakref
 from typing import Any, Callable, Iterable
 
@@ -9,10 +11,9 @@ import torch
 
 from . import _reprise
 
-# What stands for a layer while it lives, so that a plan is found again. Functions that take no weak
-# references (of C) live as long as the process.
-_tokens: weakref.WeakKeyDictionary[Any, _reprise.LayerToken] = weakref.WeakKeyDictionary()
-_tokens_of_builtins: dict[Any, _reprise.LayerToken] = {}
+# What stands for a layer while it lives, so that a plan is found again, with a reference to the layer by which it is known
+# that it is still that one: a weak one, but for functions that take none (of C).
+_tokens: dict[tuple[int, str], tuple[Any, _reprise.LayerToken]] = {}
 
 
 def described(functions: Iterable[Callable[..., Any]]) -> list[tuple[Any, ...]]:
@@ -24,19 +25,37 @@ def _described(function: Callable[..., Any]) -> tuple[Any, ...]:
     name = type(function).__name__ if isinstance(function, torch.nn.Module) else getattr(
         function, "__name__", type(function).__name__)
     if not isinstance(function, torch.nn.Module):
-        return function, name, _token(function), (), (), ()
+        return function, name, _token(function), (), (), (), None
     trains = [module.training for module in function.modules()]
-    return function, name, _token(function), list(function.parameters()), list(function.buffers()), trains
+    state = functools.partial(state_of, function)
+    return function, name, _token(function), list(function.parameters()), list(function.buffers()), trains, state
+
+
+def state_of(module: torch.nn.Module) -> Callable[[], None]:
+    """What gives the module the buffers back that it has now, also where a forward sets another tensor."""
+    before = [(each._buffers, dict(each._buffers)) for each in module.modules() if each._buffers]
+
+    def put_back() -> None:
+        for buffers, were in before:
+            buffers.clear()
+            buffers.update(were)
+
+    return put_back
 
 
 def _token(function: Any) -> _reprise.LayerToken:
     # A bound method is another object at each look; what it is bound to is the same.
-    key = getattr(function, "__self__", None)
-    key = function if key is None or isinstance(key, type(torch)) else key
-    try:
-        return _tokens.setdefault(key, _reprise.LayerToken())
-    except TypeError:
-        return _tokens_of_builtins.setdefault(key, _reprise.LayerToken())
+    owner, name = getattr(function, "__self__", None), function.__name__ if hasattr(function, "__self__") else ""
+    if owner is None or isinstance(owner, types.ModuleType):
+        owner, name = function, ""
+    key = id(owner), name
+    if key not in _tokens:
+        try:
+            reference: Any = weakref.ref(owner, lambda _: _tokens.pop(key, None))
+        except TypeError:
+            reference = owner
+        _tokens[key] = reference, _reprise.LayerToken()
+    return _tokens[key][1]
 
 
 def profile_chain(

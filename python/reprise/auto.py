@@ -93,7 +93,7 @@ def auto_checkpoint(model: Model, memory_budget: str | int, **options: Any) -> M
     over several where the graph is retained. `memory_budget` and `options` are those of MemoryBudget, which is then
     `model.memory_budget`. Its device is by default that of the model's parameters. Forwards inside of another step belong to
     that step. A copy of the model shares the budget; one that is loaded from a file has a budget of its own, made of the
-    same arguments. Raises UsageError as MemoryBudget does.
+    same arguments. A second call gives the model another budget. Raises UsageError as MemoryBudget does.
     """
     options = {"device": device_of(model), **options}
     budget = _budget_of(memory_budget, options)
@@ -123,7 +123,12 @@ copyreg.pickle(MemoryBudget, _pickled)
 
 
 def find_steps(model: torch.nn.Module, budget: MemoryBudget) -> None:
-    """Has the model's forward and its backward open and end the budget's steps."""
+    """Has the model's forward and its backward open and end the budget's steps, in place of those of a budget before."""
+    for hook in model._forward_pre_hooks.values():
+        before = getattr(hook, "__self__", None)
+        if isinstance(before, _ModelSteps):
+            before._budget = budget
+            return
     steps = _ModelSteps(budget)
     model.register_forward_pre_hook(steps.begin)
     model.register_forward_hook(steps.called, always_call=True)

@@ -18,6 +18,7 @@ from . import _reprise
 from . import checkpoint as _checkpoint  # noqa: F401  (layers that are run again are left as its functions are)
 from ._checkpoint_errors import StopRecomputation
 from ._checkpoint_region import flags_of
+from ._layers import state_of
 from ._older import add_note
 
 Value = Union[torch.Tensor, "tuple[torch.Tensor | None, ...]", "list[torch.Tensor | None]"]
@@ -54,6 +55,9 @@ class _Layer:
         self.norms = norms
 
     place = ""  # in the pipeline, for errors
+
+    def state(self) -> Callable[[], None]:
+        return state_of(self._module)
 
     def __call__(self, value: Value) -> Any:
         try:
@@ -109,7 +113,7 @@ class _Layers(list[_Layer]):
 
 
 def _modules_of(model: Model) -> list[torch.nn.Module]:
-    return list(model.children() if isinstance(model, torch.nn.Sequential) else model)
+    return list(model)
 
 
 class StepResult(NamedTuple):

@@ -51,6 +51,12 @@ void add_layer(detail::Layers& layers, const py::tuple& layer, const char* call)
     layers.buffers.push_back(THPVariable_Unpack(tensor.ptr()));
   }
   for (const py::handle trains : layer[5]) layers.trains.push_back(trains.cast<bool>());
+  if (layer[6].is_none()) return;
+  const auto state = std::make_shared<Owned>(Owned::borrowed(py::object(layer[6]).ptr()));
+  layers.states.emplace_back([state] {
+    const py::gil_scoped_acquire locked;
+    return putting_back(py::handle(state->get())());
+  });
 }
 
 at::Tensor within(const py::list& given, const py::object& budget, const at::Tensor& input,
@@ -77,6 +83,13 @@ Chain profile(const py::list& given, const at::Tensor& sample, std::int64_t repe
 }
 
 }  // namespace
+
+std::function<void()> putting_back(const py::object& function) {
+  return [function = std::make_shared<Owned>(Owned::borrowed(function.ptr()))] {
+    const py::gil_scoped_acquire locked;
+    py::handle(function->get())();
+  };
+}
 
 detail::Layers layers_of(const py::list& described, const char* call) {
   detail::Layers layers;

@@ -51,6 +51,19 @@ bool set_error() {
   }
 }
 
+// The frame of the function that this thread runs. No lock is needed to look at one's own.
+const void* position() {
+  const PyThreadState* const thread = PyGILState_GetThisThreadState();
+  if (thread == nullptr) return nullptr;
+#if PY_VERSION_HEX >= 0x030d0000
+  return thread->current_frame;
+#elif PY_VERSION_HEX >= 0x030b0000
+  return thread->cframe->current_frame;
+#else
+  return thread->frame;
+#endif
+}
+
 // An operator, or a function of autograd's graph, may run without the interpreter's lock, on any thread.
 void leave_call() {
   if (Py_IsInitialized() == 0) return;
@@ -98,7 +111,7 @@ void bind_errors(py::module_& module) {
   types.plan = make_type(module, "PlanError", "A schedule or plan cannot be followed.",
                          py::make_tuple(error));
   py::register_local_exception_translator(&translate);
-  libtorch::set_error_translator(&leave_call);
+  libtorch::set_error_translator(&leave_call, &position);
 }
 
 }  // namespace reprise::python

@@ -6,6 +6,8 @@
 #include <functional>
 #include <utility>
 
+#include "layers.h"
+
 namespace reprise::python {
 namespace {
 
@@ -147,6 +149,10 @@ std::vector<PipelineLayer> pipeline_layers(const py::list& holder) {
     };
     layer.parameters = list_of(given.attr("parameters"));
     layer.buffers = list_of(given.attr("buffers"));
+    layer.state = [own] {
+      const py::gil_scoped_acquire locked;
+      return putting_back(method(own, "state")());
+    };
     layer.stashes = given.attr("stashes").cast<std::vector<std::string>>();
     layer.pops = given.attr("pops").cast<std::vector<std::string>>();
     layer.move = [own](c10::Device device) {
@@ -188,6 +194,7 @@ detail::Layers layers_to_measure(const py::list& holder) {
     layers.parameters.insert(layers.parameters.end(), layer.parameters.begin(),
                              layer.parameters.end());
     layers.buffers.insert(layers.buffers.end(), layer.buffers.begin(), layer.buffers.end());
+    layers.states.push_back(layer.state);
   }
   return layers;
 }

@@ -135,6 +135,7 @@ class StageProfiler {
       layers.parameters.insert(layers.parameters.end(), layer.parameters.begin(),
                                layer.parameters.end());
       layers.buffers.insert(layers.buffers.end(), layer.buffers.begin(), layer.buffers.end());
+      if (layer.state) layers.states.push_back(layer.state);
     }
     return layers;
   }

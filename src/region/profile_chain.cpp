@@ -16,6 +16,7 @@
 #include "libtorch/autograd/graph_reach.h"
 #include "libtorch/autograd/zero_gradients.h"
 #include "libtorch/base/state_apart.h"
+#include "libtorch/base/tensor_form.h"
 #include "libtorch/memory/managed_memory.h"
 #include "region/layers_case.h"
 #include "region/unchanged.h"
@@ -23,13 +24,19 @@
 namespace reprise {
 namespace {
 
-Bytes dense_bytes_of(const at::Tensor& tensor) {
-  return Bytes(static_cast<std::int64_t>(tensor.nbytes()));
+// Of its elements; a sparse gradient has these and their indices.
+Bytes own_bytes_of(const at::Tensor& tensor) {
+  if (tensor.layout() == at::kStrided) return Bytes(static_cast<std::int64_t>(tensor.nbytes()));
+  Bytes bytes;
+  libtorch::visit_storages(tensor, [&](const c10::Storage& storage) {
+    bytes += Bytes(static_cast<std::int64_t>(storage.nbytes()));
+  });
+  return bytes;
 }
 
 // All that a tensor keeps alive: a part of a sequence keeps the whole.
 Bytes held_bytes_of(const at::Tensor& tensor) {
-  if (!tensor.has_storage()) return dense_bytes_of(tensor);
+  if (!tensor.has_storage()) return own_bytes_of(tensor);
   return Bytes(static_cast<std::int64_t>(tensor.storage().nbytes()));
 }
 
@@ -255,7 +262,7 @@ class Profiler {
     Stopwatch watch;
     output.register_hook([&](const at::Tensor&) {
       at::Tensor gradient = make_gradient();
-      stage.output_gradient = dense_bytes_of(gradient);
+      stage.output_gradient = own_bytes_of(gradient);
       wait();
       watch = Stopwatch();
       return gradient;
@@ -273,9 +280,9 @@ class Profiler {
     for (std::size_t i = 0; i < made.size(); ++i) {
       if (i < parameters_.size()) measured.gives_gradient.push_back(made[i].defined());
       if (!made[i].defined()) continue;
-      all += dense_bytes_of(made[i]);
+      all += own_bytes_of(made[i]);
       const bool is_input = i >= parameters_.size();
-      (is_input ? measured.input_gradient : stage.parameter_gradients) += dense_bytes_of(made[i]);
+      (is_input ? measured.input_gradient : stage.parameter_gradients) += own_bytes_of(made[i]);
       if (is_input) measured.gradient_strides = dense_strides_of(made[i]);
     }
     stage.backward_temporaries = peak.peak_above_start() - all - stage.output_gradient;
@@ -290,8 +297,8 @@ class Profiler {
       for (std::size_t k = 0; k < last[i].gives_gradient.size(); ++k) {
         if (!last[i].gives_gradient[k]) continue;
         if (is_there[k]) {
-          stage.parameter_gradients -= dense_bytes_of(parameters_[k]);
-          stage.backward_temporaries += dense_bytes_of(parameters_[k]);
+          stage.parameter_gradients -= own_bytes_of(parameters_[k]);
+          stage.backward_temporaries += own_bytes_of(parameters_[k]);
         }
         is_there[k] = true;
       }
@@ -327,6 +334,7 @@ region::ProfiledPart profile_layers(const std::vector<TensorFunction>& functions
                                     const std::vector<std::string>& names, const at::Tensor& sample,
                                     const std::vector<at::Tensor>& parameters,
                                     const std::vector<at::Tensor>& buffers,
+                                    const decltype(detail::Layers::states)& states,
                                     const ProfileOptions& options, bool is_part,
                                     bool apart = false) {
   if (functions.empty()) {
@@ -338,7 +346,7 @@ region::ProfiledPart profile_layers(const std::vector<TensorFunction>& functions
   }
   // Regions and hooks around the profile must see nothing of it.
   const libtorch::ThreadStateScope alone(libtorch::state_without_regions());
-  const region::Unchanged unchanged(sample, buffers);
+  const region::Unchanged unchanged(sample, buffers, states);
   const at::AutoGradMode with_grad(true);
   Profiler profiler(functions, names, sample, parameters, is_part);
   region::ProfiledPart part = profiler.run(options.repetitions);
@@ -351,7 +359,7 @@ region::ProfiledPart profile_layers(const std::vector<TensorFunction>& functions
 Chain profile_chain(const std::vector<TensorFunction>& functions, const at::Tensor& sample,
                     const std::vector<at::Tensor>& parameters,
                     const std::vector<at::Tensor>& buffers, const ProfileOptions& options) {
-  return profile_layers(functions, {}, sample, parameters, buffers, options, false).chain;
+  return profile_layers(functions, {}, sample, parameters, buffers, {}, options, false).chain;
 }
 
 namespace region {
@@ -359,7 +367,7 @@ namespace region {
 ProfiledPart profile_part(const detail::Layers& layers, const at::Tensor& sample, bool apart,
                           const ProfileOptions& options) {
   return profile_layers(layers.functions, layers.names, sample, layers.parameters, layers.buffers,
-                        options, true, apart);
+                        layers.states, options, true, apart);
 }
 
 }  // namespace region
@@ -369,8 +377,8 @@ namespace detail {
 Chain profile(const Layers& layers, const at::Tensor& sample, const ProfileOptions& options) {
   std::vector<std::string> names;
   for (const std::string& name : layers.names) names.push_back(short_name(name));
-  return profile_layers(layers.functions, names, sample, layers.parameters, layers.buffers, options,
-                        false)
+  return profile_layers(layers.functions, names, sample, layers.parameters, layers.buffers,
+                        layers.states, options, false)
       .chain;
 }
 

@@ -16,7 +16,15 @@ class Tape;
 // Values can be restored in another order, which may take less.
 class NoRoom final : public BudgetError {
  public:
-  NoRoom() : BudgetError("memory budget: there is no room to restore a tensor in this order") {}
+  NoRoom() : BudgetError("memory budget: there is no room to restore a tensor in this order") {
+    ++thrown_;
+  }
+  // How often on this thread. It may come back in another form, from an operator that is written in
+  // another language.
+  static std::uint64_t thrown() { return thrown_; }
+
+ private:
+  inline static thread_local std::uint64_t thrown_ = 0;
 };
 
 // Live bytes that cannot be dropped now, by what has them. Together they are the live bytes.

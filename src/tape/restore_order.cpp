@@ -66,15 +66,14 @@ void Tape::restore(Value& target) {
   // To make room for a replay.
   if (tries_again()) return restore(target, /*is_careful=*/true);
   trying_ = std::this_thread::get_id();
+  const std::uint64_t thrown = NoRoom::thrown();
   try {
     restore(target, /*is_careful=*/true);
     trying_ = {};
     return;
-  } catch (const NoRoom&) {
-    trying_ = {};
   } catch (...) {
     trying_ = {};
-    throw;
+    if (NoRoom::thrown() == thrown) throw;
   }
   restore(target, /*is_careful=*/false);
 }

@@ -52,6 +52,41 @@ def test_writes_through_an_array_are_not_lost(step):
     assert torch.equal(value + 1, torch.full((20, 30), 8.0))
 
 
+def test_writes_by_functions_of_python_are_not_lost(step):
+    value, expected = dropped()
+    value.apply_(lambda each: each + 1)
+    other, _ = dropped()
+    mapped, _ = dropped()
+    mapped.map_(other, lambda one, two: one + two)
+    third, _ = dropped()
+    third.map2_(other, mapped, lambda one, two, three: one + two + three)
+    use_memory()
+    for found, factor, more in ((value, 1, 1), (mapped, 2, 0), (third, 4, 0)):
+        assert torch.equal(found, torch.from_numpy(factor * expected + more))
+        assert torch.equal(found * 2, torch.from_numpy(2 * (factor * expected + more)))
+
+
+def test_a_storage_is_read_without_an_alias_for_each_element(step):
+    value, expected = dropped()
+    log = reprise.EventLog()
+    with reprise.MemoryBudget("4GiB", observer=log).step():
+        assert bytes(value.untyped_storage()) == expected.tobytes()
+        assert value.untyped_storage().tolist() == list(expected.tobytes())
+    assert [each.name for each in log.take() if each.kind == "operator"] == []
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.complex64])
+def test_tensors_are_made_of_elements(step, dtype):
+    value = (torch.arange(600.0).reshape(20, 30) * 2 + 1).to(dtype)
+    expected = value[0, :3].tolist()
+    for make in (torch.tensor, torch.as_tensor, value.new_tensor):
+        use_memory()
+        assert make(list(value[0, :3])).tolist() == expected
+    use_memory()
+    with pytest.raises((RuntimeError, ValueError), match="only one element|ambiguous"):
+        bool(value) if dtype == torch.bool else float(value)
+
+
 def test_lists_texts_and_pointers_have_the_values(step):
     import ctypes
     value, expected = dropped()

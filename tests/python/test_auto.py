@@ -49,6 +49,17 @@ def test_a_forward_inside_of_another_step_belongs_to_it():
     assert outer.report().operators > 0 and network.model.memory_budget.report().operators == 0
 
 
+def test_a_second_budget_takes_the_place_of_the_first():
+    network = Network()
+    reprise.auto_checkpoint(network.model, "8GiB")
+    twin = Network()
+    assert trained(network, steps=1) == trained(twin, steps=1)
+    model = reprise.auto_checkpoint(network.model, network.limit(0.7))
+    assert trained(network) == trained(twin)
+    report = model.memory_budget.report()
+    assert 0 < report.peak <= model.memory_budget.limit and report.dropped + report.packed > 0
+
+
 def test_an_exception_ends_the_step():
     network = Network(layers=4)
     model = reprise.auto_checkpoint(network.model, "4GiB")

@@ -8,6 +8,21 @@ import torch
 import reprise
 from conftest import Network
 
+deep = False
+
+
+@torch.library.custom_op("reprise_tests::many", mutates_args=())
+def many(x: torch.Tensor) -> torch.Tensor:
+    """An operator that is written in Python, as most are by torch.library."""
+    try:
+        return torch.stack([x] * 60) if deep else x.sin().cos()
+    except reprise.BudgetError:
+        ERRORS.append("inside")
+        raise
+
+
+ERRORS = []
+
 
 def train(network, budget, steps=1):
     for _ in range(steps):
@@ -131,3 +146,38 @@ def test_extensions_hold_no_lock_that_other_threads_of_python_wait_for():
     finally:
         ended.set()
         thread.join()
+
+
+def test_a_budget_s_error_inside_an_operator_of_python_keeps_its_type(monkeypatch):
+    monkeypatch.setitem(globals(), "deep", True)
+    x = torch.randn(512, 64)
+    ERRORS.clear()
+    with pytest.raises(reprise.BudgetError, match="memory budget"), reprise.MemoryBudget(reprise.live_bytes() + (1 << 20)).step():
+        many(x)
+    assert ERRORS == ["inside"] and issubclass(reprise.BudgetError, torch.OutOfMemoryError)
+
+
+def test_operators_of_python_are_replayed_in_whichever_order_has_room():
+    """Each limit either suffices, or is refused by BudgetError."""
+    torch.manual_seed(0)
+    x, weights = torch.randn(512, 64), [torch.randn(64, 64, requires_grad=True) for _ in range(6)]
+
+    def loss_of():
+        h, kept = x, []
+        for weight in weights:
+            h = h @ weight * 0.1
+            e = many(h.detach()) + 1
+            kept.append(e.sin())
+            h = h.tanh() * e.cos()
+        return h.square().mean() + sum(each.mean() for each in kept)
+
+    expected = torch.autograd.grad(loss_of(), weights)
+    outcomes = set()
+    for room in range(600, 3000, 60):
+        try:
+            with reprise.MemoryBudget(reprise.live_bytes() + (room << 10), min_bytes=1024, plan_repeated_steps=False).step():
+                outcomes.add(all(map(torch.equal, torch.autograd.grad(loss_of(), weights), expected)))
+        except reprise.BudgetError as error:
+            outcomes.add(None)
+            assert "in this order" not in str(error)
+    assert outcomes == {True, None}

@@ -186,6 +186,39 @@ def test_exceptions_and_exit_codes_are_the_script_s(tmp_path):
     assert trace[1].startswith(f'  File "{script}", line 4') and trace[-1] == "KeyError: 'mine'"
 
 
+def test_a_script_is_compiled_and_finds_its_neighbours_as_by_python(tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real" / "neighbour.py").write_text("value = 3\n")
+    script, link = tmp_path / "real" / "train.py", tmp_path / "link.py"
+    script.write_text("import torch, neighbour\ndef f(x: int): pass\nprint(f.__annotations__, neighbour.value)\n"
+                      "torch.ones(1, requires_grad=True).sum().backward()\n")
+    link.symlink_to(script)
+    out, errors, code = managed("--budget", "1GiB", link)
+    sys.modules.pop("neighbour", None)
+    assert (out, code) == ("{'x': <class 'int'>} 3\n", 0), errors
+
+
+def test_a_script_may_have_steps_of_its_own(tmp_path):
+    script, report = tmp_path / "train.py", tmp_path / "report.json"
+    script.write_text("""
+import reprise, torch
+model = torch.nn.Sequential(*[torch.nn.Sequential(torch.nn.Linear(128, 128), torch.nn.GELU()) for _ in range(6)])
+optimizer, budget = torch.optim.SGD(model.parameters(), .1), reprise.MemoryBudget("8GiB")
+for _ in range(8):
+    with budget.step():
+        loss = model(torch.randn(512, 128)).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    print(loss.item())
+""")
+    expected = plain(script)
+    out, errors, code = managed("--budget", "60%", "--report", report, script)
+    assert (out, code) == (expected, 0), errors
+    written = json.loads(report.read_text())
+    assert written["steps"] == 6 and written["dropped"] > 0  # two were measured
+
+
 def test_a_module_sees_its_name_and_arguments(tmp_path, monkeypatch):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/__init__.py").write_text("")

@@ -36,6 +36,8 @@ struct Layers {
   std::vector<std::string> names;
   std::vector<at::Tensor> parameters;
   std::vector<at::Tensor> buffers;
+  // Each looks at a layer's further state, and returns what puts it back.
+  std::vector<std::function<std::function<void()>()>> states;
   // The modules themselves, and whether each, and each within, is being trained: two calls with the
   // same ones are of the same chain.
   std::vector<std::shared_ptr<const void>> modules;

@@ -30,6 +30,8 @@ struct PipelineLayer {
   std::function<std::vector<at::Tensor>(std::vector<at::Tensor>)> forward;
   std::vector<at::Tensor> parameters = {};
   std::vector<at::Tensor> buffers = {};
+  // Looks at further state, and returns what puts it back. Empty: there is none.
+  std::function<std::function<void()>()> state = {};
   // Moves both to a device, keeping the tensors' identity. Empty: nothing to move.
   std::function<void(c10::Device)> move = {};
   std::function<void(bool)> train = {};

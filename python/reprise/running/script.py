@@ -31,7 +31,7 @@ class Program:
                 self._source: Any = file.read()
         except OSError as error:
             raise UsageError(f"the script '{name}' cannot be read: {error.strerror}") from error
-        self._file, self._first_path = name, os.path.dirname(os.path.abspath(name))
+        self._file, self._first_path = name, os.path.dirname(os.path.realpath(name))
         self._main.__file__ = name
 
     def _find_module(self, name: str) -> None:
@@ -53,7 +53,9 @@ class Program:
         sys.path[0] = self._first_path
         sys.modules["__main__"] = self._main
         try:
-            code = self._source if isinstance(self._source, types.CodeType) else compile(self._source, self._file, "exec")
+            code = self._source
+            if not isinstance(code, types.CodeType):
+                code = compile(code, self._file, "exec", dont_inherit=True)
             exec(code, self._main.__dict__)
         except BaseException:
             sys.excepthook = _without_our_frames(sys.excepthook)

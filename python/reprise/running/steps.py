@@ -6,6 +6,8 @@ Two kinds of stretches follow each other on the thread that trains:
   when an optimizer has stepped, or, in scripts without optimizers, when the outermost backward has ended.
 - A *between* stretch is the rest: evaluation, generation, logging, checkpoints.
 
+Steps that the script opens itself lie within a training stretch, which ends when the next of them begins.
+
 A script that calls no modules has training stretches alone, from the end of one to the end of the next.
 """
 
@@ -23,10 +25,11 @@ from torch.nn.modules import module as _modules
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from .._backward import keeps_graph
-from .._reprise import BudgetError, MemoryBudget, Step
+from .._reprise import BudgetError, MemoryBudget, Step, UsageError
 
 # A between stretch with more operators ends, and another one begins: its records would grow.
 _MOST_OPERATORS = 20_000
+_STEP = MemoryBudget.step  # before it is watched
 
 
 class Budgets(Protocol):
@@ -45,18 +48,23 @@ class Stretch:
     def __init__(self) -> None:
         self.budget: MemoryBudget | None = None
         self.is_training = False
+        self.waits = False  # for a step that the script has open
         self._step: Step | None = None
 
     def open(self, budget: MemoryBudget, is_training: bool) -> None:
-        self._step = budget.step().__enter__()
+        self._step = _STEP(budget).__enter__()
         self.budget, self.is_training = budget, is_training
 
     def close(self) -> bool:
-        """False if what is held does not fit: the step goes on."""
+        """False if what is held does not fit, or the script has a step open within: the step goes on."""
+        self.waits = False
         if self._step is not None:
             try:
                 self._step.finish()
             except BudgetError:
+                return False
+            except UsageError:
+                self.waits = True
                 return False
         self._step = self.budget = None
         return True
@@ -97,6 +105,7 @@ class Steps:
         self._replace(torch.optim.Optimizer, "__init__", self._optimizer_made)
         self._replace(torch.autograd, "backward", self._backward)
         self._replace(torch.autograd, "grad", self._backward)
+        self._replace(MemoryBudget, "step", self._step_of_script)
         os.register_at_fork(before=self._before_fork, after_in_parent=self._after_fork, after_in_child=self._in_child)
         self._watch_modules()
 
@@ -107,6 +116,8 @@ class Steps:
             self._undo.pop()()
         if threading.get_ident() != self._thread:
             return
+        if is_whole and self._stretch.waits:
+            self._step_ended()
         budget = self._stretch.budget
         if not is_whole or not self._stretch.close():
             self._stretch.abandon()
@@ -139,6 +150,14 @@ class Steps:
             self._has_optimizer = True
             if self._stretch.budget is None:
                 self._open_between()
+
+    def _step_of_script(self, original: Callable[..., Step], budget: MemoryBudget) -> Step:
+        if self._is_mine():
+            if self._stretch.waits:
+                self._step_ended()
+            if not self._stretch.is_training and self._end_between():
+                self._open_training()
+        return original(budget)
 
     def _module_called(self, module: torch.nn.Module, args: Any) -> None:
         # Compilers trace hooks into their graphs; modules that run there are part of a call that has been seen.

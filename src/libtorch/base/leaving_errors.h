@@ -13,18 +13,28 @@ namespace reprise::libtorch {
 // Throws the error that the caller gets. If it returns, the error itself goes on.
 using ErrorTranslator = void (*)();
 
-// Null takes it away. No step may be open on any thread.
-void set_error_translator(ErrorTranslator translator);
+// Tells apart which function of the host language this thread runs; null if it runs none.
+using HostPosition = const void* (*)();
+
+// Null takes both away. No step may be open on any thread.
+void set_error_translator(ErrorTranslator translator, HostPosition position);
 
 // While it lives, this thread is inside an operator call. Errors there keep their types, for
-// callers that catch them.
+// callers that catch them, as long as these are no code of the host language: an operator may be
+// written in it.
 class ErrorsStayInside {
  public:
   ErrorsStayInside();
   ~ErrorsStayInside();
   ErrorsStayInside(const ErrorsStayInside&) = delete;
   ErrorsStayInside& operator=(const ErrorsStayInside&) = delete;
+
+ private:
+  const void* const position_before_;
 };
+
+// Whether code of the host language runs inside an operator call of this thread.
+bool is_host_inside();
 
 // In a catch block, after the call has been handled.
 void translate_leaving_error();

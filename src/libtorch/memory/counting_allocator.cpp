@@ -165,8 +165,9 @@ class CountingAllocator final : public c10::Allocator {
     try {
       return allocate_within_limits(bytes);
     } catch (const Error&) {
-      // No operator is there whose error it would be.
-      if (works_for_a_limit() && !AccountedWork::is_on()) translate_leaving_error();
+      // No operator is there whose error it would be, or it is one that the host language runs.
+      if (works_for_a_limit() && (!AccountedWork::is_on() || is_host_inside()))
+        translate_leaving_error();
       throw;
     }
   }
