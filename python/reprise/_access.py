@@ -18,11 +18,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._C._dynamo import eval_frame
 
 from . import _graphs
 from ._reprise import Pin, hold, hold_until_step_ends, is_in_step, unseen, watch_profiler
 
 _is_installed = False
+_SKIP = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._FrameAction.SKIP)
 
 
 def _numpy(original: Callable[..., Any], tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -42,19 +44,20 @@ def _tolist(original: Callable[..., Any], tensor: torch.Tensor) -> Any:
     return original(tensor)
 
 
-def _written(original: Callable[..., Any], tensor: torch.Tensor, *args: Any) -> Any:
-    """By a function of Python, one element after another."""
-    held = [hold(each) for each in (tensor, *args) if isinstance(each, torch.Tensor)]  # noqa: F841
-    return original(tensor, *args)
+def _apply(original: Callable[..., Any], tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    held = [hold(each) for each in (tensor, *args, *kwargs.values()) if isinstance(each, torch.Tensor)]  # noqa: F841
+    return original(tensor, *args, **kwargs)
 
 
 def _number(original: Callable[..., Any], tensor: torch.Tensor) -> Any:
     try:
         return original(tensor)
-    except RuntimeError:
-        # torch.tensor() of a list reads elements with operators that steps do not see.
-        with Pin(tensor):
-            return original(tensor)
+    except RuntimeError as error:
+        if "dropped by a reprise::MemoryBudget step" not in str(error) or tensor.numel() != 1:
+            raise
+    # torch.tensor() of a list reads elements with operators that steps do not see.
+    with Pin(tensor):
+        return original(tensor)
 
 
 def _data_ptr(original: Callable[..., Any], tensor: torch.Tensor) -> Any:
@@ -68,9 +71,9 @@ def _untyped_storage(original: Callable[..., Any], tensor: torch.Tensor) -> Any:
     return storage
 
 
-def _unseen(original: Callable[..., Any], storage: torch.UntypedStorage, *args: Any) -> Any:
-    """The storage holds its bytes. The copy into shared memory must not make that memory the step's, and the operators that
-    read elements, several each, would be so many aliases."""
+def _of_storage(original: Callable[..., Any], storage: torch.UntypedStorage, *args: Any) -> Any:
+    """The storage holds its bytes, so that steps need not see these operators. The copy into shared memory must not make that
+    memory the step's. To read an element torch makes another tensor on the storage, and steps keep a list of them."""
     return unseen(original, storage, *args)
 
 
@@ -91,6 +94,8 @@ def _replace(owner: Any, name: str, during_step: Callable[..., Any]) -> None:
             return during_step(original, tensor, *args, **kwargs)
         return original(tensor, *args, **kwargs)
 
+    # TorchDynamo compiles nothing of it, as of torch's own methods.
+    eval_frame.set_code_exec_strategy(replacement.__code__, _SKIP)  # type: ignore[attr-defined]
     setattr(owner, name, replacement)
 
 
@@ -120,13 +125,13 @@ def install() -> None:
                               ("untyped_storage", _untyped_storage)):
         _replace(torch.Tensor, name, during_step)
     for name in ("apply_", "map_", "map2_"):
-        _replace(torch.Tensor, name, _written)
+        _replace(torch.Tensor, name, _apply)
     for name in ("__float__", "__int__", "__index__", "__bool__", "__complex__"):
         _replace(torch.Tensor, name, _number)
     for owner, name in ((torch.utils.dlpack, "to_dlpack"), (torch, "to_dlpack"), (torch._C, "_to_dlpack")):
         _replace(owner, name, _dlpack)
     for name in ("_share_fd_cpu_", "_share_filename_cpu_", "__getitem__"):
-        _replace(torch.UntypedStorage, name, _unseen)
+        _replace(torch.UntypedStorage, name, _of_storage)
     profiler = torch.autograd.profiler
     _watch(profiler, "_enable_profiler", True)
     _watch(profiler, "_disable_profiler", False)

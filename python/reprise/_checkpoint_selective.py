@@ -92,11 +92,11 @@ def show_modes(asking: str) -> None:
     global _shows_modes
     if asking.split(".")[0] == "torch" or _shows_modes:
         return
-    _shows_modes = True
-    importlib.import_module("torch._dynamo")  # the modes do it at their first operator, whose frames then stay alive
+    importlib.import_module("torch._dynamo")  # else the first operator imports it, which keeps that operator's frames alive
     warnings.warn(
         f"reprise.checkpoint: {asking} takes torch's private dispatch modes of selective checkpointing, so that selective regions "
         "run them from now on, and take longer than with policies in C++", stacklevel=3)
+    _shows_modes = True
 
 
 def _selective_of_list(ops: list[Any], allow_mutation: bool) -> Any:

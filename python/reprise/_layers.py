@@ -11,9 +11,9 @@ import torch
 
 from . import _reprise
 
-# What stands for a layer while it lives, so that a plan is found again, with a reference to the layer by which it is known
-# that it is still that one: a weak one, but for functions that take none (of C).
-_tokens: dict[tuple[int, str], tuple[Any, _reprise.LayerToken]] = {}
+# What stands for a layer while it lives, so that a plan is found again. The key has ids, and an entry is removed when what has
+# them dies. Functions that take no weak references (of C) live as long as the process.
+_tokens: dict[tuple[int, int | str], tuple[Any, _reprise.LayerToken]] = {}
 
 
 def described(functions: Iterable[Callable[..., Any]]) -> list[tuple[Any, ...]]:
@@ -32,30 +32,43 @@ def _described(function: Callable[..., Any]) -> tuple[Any, ...]:
 
 
 def state_of(module: torch.nn.Module) -> Callable[[], None]:
-    """What gives the module the buffers back that it has now, also where a forward sets another tensor."""
-    before = [(each._buffers, dict(each._buffers)) for each in module.modules() if each._buffers]
+    """A function that gives the module and those within the attributes and buffers that they have now. The values of buffers
+    are not its business."""
+    before = [(each, dict(vars(each)), dict(each._buffers), set(each._non_persistent_buffers_set)) for each in module.modules()]
 
     def put_back() -> None:
-        for buffers, were in before:
-            buffers.clear()
-            buffers.update(were)
+        for each, attributes, buffers, names in before:
+            for now, then in ((vars(each), attributes), (each._buffers, buffers)):
+                now.clear()
+                now.update(then)
+            each._non_persistent_buffers_set.clear()
+            each._non_persistent_buffers_set.update(names)
 
     return put_back
 
 
 def _token(function: Any) -> _reprise.LayerToken:
-    # A bound method is another object at each look; what it is bound to is the same.
-    owner, name = getattr(function, "__self__", None), function.__name__ if hasattr(function, "__self__") else ""
+    # A bound method is another object at each look; what it is made of is the same.
+    owner = getattr(function, "__self__", None)
     if owner is None or isinstance(owner, types.ModuleType):
-        owner, name = function, ""
-    key = id(owner), name
+        parts = [function]
+        key: tuple[int, int | str] = id(function), ""
+    elif hasattr(function, "__func__"):
+        parts = [owner, function.__func__]
+        key = id(owner), id(function.__func__)
+    else:
+        parts = [owner]
+        key = id(owner), getattr(function, "__name__", "")
     if key not in _tokens:
-        try:
-            reference: Any = weakref.ref(owner, lambda _: _tokens.pop(key, None))
-        except TypeError:
-            reference = owner
-        _tokens[key] = reference, _reprise.LayerToken()
+        _tokens[key] = [_reference(part, key) for part in parts], _reprise.LayerToken()
     return _tokens[key][1]
+
+
+def _reference(part: Any, key: tuple[int, int | str]) -> Any:
+    try:
+        return weakref.ref(part, lambda _: _tokens.pop(key, None))
+    except TypeError:
+        return part
 
 
 def profile_chain(

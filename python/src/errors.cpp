@@ -51,8 +51,27 @@ bool set_error() {
   }
 }
 
-// The frame of the function that this thread runs. No lock is needed to look at one's own.
+bool is_budget_error() {
+  if (Py_IsInitialized() == 0) return false;
+  const auto is_it = [](PyObject* type) {
+    const py::gil_scoped_acquire gil;
+    return PyErr_GivenExceptionMatches(type, types.budget) != 0;
+  };
+  try {
+    throw;
+  } catch (const py::error_already_set& error) {
+    return is_it(error.type().ptr());
+  } catch (const python_error& error) {
+    return is_it(error.type);
+  } catch (...) {
+    return false;
+  }
+}
+
+// The frame of the function that this thread runs. A thread needs no lock to look at its own, as
+// long as the interpreter runs.
 const void* position() {
+  if (Py_IsInitialized() == 0) return nullptr;
   const PyThreadState* const thread = PyGILState_GetThisThreadState();
   if (thread == nullptr) return nullptr;
 #if PY_VERSION_HEX >= 0x030d0000
@@ -111,7 +130,8 @@ void bind_errors(py::module_& module) {
   types.plan = make_type(module, "PlanError", "A schedule or plan cannot be followed.",
                          py::make_tuple(error));
   py::register_local_exception_translator(&translate);
-  libtorch::set_error_translator(&leave_call, &position);
+  libtorch::set_host_language(
+      {.translate_error = &leave_call, .is_budget_error = &is_budget_error, .position = &position});
 }
 
 }  // namespace reprise::python

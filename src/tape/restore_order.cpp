@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/members.h"
+#include "libtorch/base/leaving_errors.h"
 #include "tape/own_time.h"
 #include "tape/tape.h"
 
@@ -71,9 +72,11 @@ void Tape::restore(Value& target) {
     restore(target, /*is_careful=*/true);
     trying_ = {};
     return;
+  } catch (const NoRoom&) {
+    trying_ = {};
   } catch (...) {
     trying_ = {};
-    if (NoRoom::thrown() == thrown) throw;
+    if (NoRoom::thrown() == thrown || !libtorch::is_translated_budget_error()) throw;
   }
   restore(target, /*is_careful=*/false);
 }

@@ -120,3 +120,17 @@ def test_a_planned_model_holds_its_own_budget_and_the_step_its_own():
     report = budget.report()
     assert report.peak <= budget.limit and report.dropped > 0
     assert reprise.compiled.report()[-1].predicted_peak <= scope.peak_above_start
+
+
+@pytest.mark.filterwarnings("error::UserWarning")
+def test_compilers_see_torch_s_own_methods_after_a_step():
+    def branch(x):
+        return x.sin() if x.sum() > 0 else x.cos()
+
+    with reprise.MemoryBudget("4GiB").step():
+        torch.ones(3).exp().tolist()
+    torch._dynamo.reset()
+    graphs = []
+    compiled = torch.compile(branch, backend=lambda graph, inputs: graphs.append(graph) or graph.forward)
+    x = torch.ones(3)
+    assert torch.equal(compiled(x), x.sin()) and len(graphs) == 2

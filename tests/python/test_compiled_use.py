@@ -2,6 +2,7 @@
 
 import copy
 import io
+import pickle
 import warnings
 
 import pytest
@@ -54,6 +55,16 @@ def test_a_stored_model_leads_to_one_budget_where_lightning_adds_what_torch_comp
     file.seek(0)
     loaded = torch.load(file, weights_only=False)
     assert loaded._compile_kwargs["backend"].limits is loaded.memory_budget is not model.memory_budget
+
+
+def test_a_model_that_is_loaded_has_a_budget_on_its_own_device():
+    model = reprise.compile(Language(), memory_budget="70%", **EAGER)
+    model.memory_budget.device = torch.device("cuda:0")  # as where it was stored
+    loaded = pickle.loads(pickle.dumps(model))
+    assert loaded.memory_budget.device == torch.device("cpu")
+    model._arguments["device"] = "cuda:77"
+    with pytest.raises(reprise.UsageError, match="device is 'cuda:77', whose bytes cannot be counted"):
+        pickle.loads(pickle.dumps(model))
 
 
 @pytest.mark.parametrize("is_trained", [False, True])

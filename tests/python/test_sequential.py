@@ -1,12 +1,15 @@
 """Chains of modules that are measured before they run: each module is called as the plain chain calls it."""
 
 import dataclasses
+import functools
+import types
 
 import pytest
 import torch
 from torch import nn
 
 import reprise
+from reprise._layers import _token
 
 
 class Mean(nn.Module):
@@ -22,6 +25,31 @@ class Mean(nn.Module):
             self.calls = self.calls + 1
             self.mean = 0.9 * self.mean + 0.1 * x.detach().mean(0)
         return x - self.mean
+
+
+class Rotary(nn.Module):
+    """Its buffer grows with what comes in, and an attribute remembers how far."""
+
+    def __init__(self):
+        super().__init__()
+        self.rows = 4
+        self.register_buffer("table", torch.ones(4, 1))
+        self.register_buffer("scale", None)
+        self.is_ready = False
+
+    def forward(self, x):
+        if len(x) > self.rows:
+            self.rows = len(x)
+            self.table = torch.linspace(0, 1, self.rows)[:, None]
+        if not self.is_ready:
+            self.is_ready = True
+            self.scale = torch.full((16,), 2.0)
+            self.register_buffer("shift", torch.full((16,), 0.5), persistent=False)
+        return x * self.table[: len(x)] * self.scale + self.shift
+
+
+def with_a_growing_buffer():
+    return nn.Sequential(nn.Linear(16, 16), Rotary(), nn.Linear(16, 16), nn.Tanh())
 
 
 def with_a_module_twice():
@@ -61,7 +89,7 @@ def is_same(found, expected):
     return len(found) == len(expected) and all(map(torch.equal, found, expected))
 
 
-BUILDS = [with_a_module_twice, with_new_buffers, with_sparse_gradients]
+BUILDS = [with_a_module_twice, with_new_buffers, with_a_growing_buffer, with_sparse_gradients]
 
 
 @pytest.mark.parametrize("build", BUILDS)
@@ -79,7 +107,11 @@ def test_segments_call_a_module_as_often_as_it_is_there():
 @pytest.mark.parametrize("build", BUILDS)
 def test_a_chain_that_was_profiled_is_as_before_and_runs_by_its_schedule(build):
     model, x = made(build)
+    before = [(dict(vars(each)), dict(each._buffers)) for each in model.modules()]
     chain = reprise.profile_chain(model, x, repetitions=2)
+    assert all(vars(each).keys() == attributes.keys() and each._buffers.keys() == buffers.keys()
+               and all(each._buffers[name] is buffers[name] for name in buffers)
+               for each, (attributes, buffers) in zip(model.modules(), before))
     assert sum(stage.layers for stage in chain.stages) == 4
     schedule = reprise.planners.every_stage(chain)
     found = step(model, lambda x: reprise.checkpoint_sequential(model, schedule, x), x)
@@ -117,9 +149,11 @@ class Scale:  # equal to others of its kind, so that it has no hash
         return x * self.by / 2
 
 
-@pytest.mark.parametrize("second", [Scale(2.0), Scale(3.0), Scale(2.0).halved])
+@pytest.mark.parametrize("second", [
+    Scale(2.0), Scale(3.0), Scale(2.0).halved, types.MethodType(functools.partial(Scale.halved), Scale(1.0))])
 def test_layers_are_told_apart_by_what_they_are(second):
     first = Scale(2.0)
+    assert len({id(_token(each)) for each in (first, first.halved, second)}) == 3 and _token(first.halved) is _token(first.halved)
     x = torch.randn(64, 16, requires_grad=True)
     for layers in ([first, torch.sin], [second, torch.sin], [first.halved, second]):
         expected = x

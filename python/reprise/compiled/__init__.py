@@ -61,7 +61,11 @@ def compile_within(model: Callable[..., Any], arguments: dict[str, Any], backend
     memory_budget, device = options.pop("memory_budget"), options.pop("device")
     _refuse_options(options)
     given = options.pop("backend", "inductor"), options.pop("mode", None), options.pop("options", None)
-    backend = backend or _Backend(CompiledBudget(memory_budget, device_of(model) if device is None else device), *given)
+    device = device_of(model) if device is None else device
+    if backend is None:
+        backend = _Backend(CompiledBudget(memory_budget, device), *given)
+    else:
+        backend.limits.set_device(device)
     compiled: Any = torch.compile(model, backend=backend, **options)
     if not isinstance(compiled, torch.nn.Module):
         return _within(compiled, backend.limits)

@@ -62,12 +62,7 @@ class CompiledBudget:
             raise UsageError(f"memory_budget is {memory_budget}, a float; give bytes as an int or a text such as '8GiB', or a share "
                              "such as '60%'")
         self.asked = Asked.parse(str(memory_budget), "memory_budget", has_least=False)
-        self.device = device
-        try:
-            live_bytes(device)
-        except RuntimeError as error:
-            raise UsageError(f"compiled models: device is {str(device)!r}, whose bytes cannot be counted; give one that torch has, such "
-                             "as 'cuda:0' or 'cpu'") from error
+        self.set_device(device)
         self.graphs: list[PlannedGraph] = []
         self._reported: list[GraphReport] = []  # of the graphs before
         # The calls of the step that is open, or of the last one, and what was measured at their backward.
@@ -91,8 +86,16 @@ class CompiledBudget:
         _budgets.add(self)
 
     def __reduce__(self) -> Any:
-        """What is loaded has seen no step."""
-        return CompiledBudget, (self.asked.text, self.device)
+        """One that is loaded has seen no step. Its device is that of the model that it is loaded with."""
+        return CompiledBudget, (self.asked.text,)
+
+    def set_device(self, device: str | torch.device | None) -> None:
+        try:
+            live_bytes(device)
+        except RuntimeError as error:
+            raise UsageError(f"compiled models: device is {str(device)!r}, whose bytes cannot be counted; give one that torch has, such "
+                             "as 'cuda:0' or 'cpu'") from error
+        self.device = device
 
     def planning(self) -> contextlib.AbstractContextManager[None]:
         """Graphs that are compiled inside are planned."""

@@ -39,7 +39,8 @@ class _Unchecked:
 
 
 class _Flat:
-    """torch.utils._pytree for the partitioner, which looks for invalid nodes among the arguments of each node."""
+    """torch.utils._pytree for the partitioner, which looks for invalid nodes among the arguments of each node. Most arguments
+    have nothing within."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(_pytree, name)
@@ -66,7 +67,8 @@ class _Comparison:
         self._compare, self._slow = compare, slow
 
     def __call__(self, left: Any, right: Any, **options: Any) -> Any:
-        if (isinstance(left, sympy.Integer) or type(left) is int) and (isinstance(right, sympy.Integer) or type(right) is int):
+        are_numbers = (isinstance(each, sympy.Integer) or type(each) is int for each in (left, right))
+        if not options and all(are_numbers):
             return sympy.true if self._compare(int(left), int(right)) else sympy.false
         return self._slow(left, right, **options)
 

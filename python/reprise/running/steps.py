@@ -48,7 +48,7 @@ class Stretch:
     def __init__(self) -> None:
         self.budget: MemoryBudget | None = None
         self.is_training = False
-        self.waits = False  # for a step that the script has open
+        self.waits = False  # until a step of the script's own has ended
         self._step: Step | None = None
 
     def open(self, budget: MemoryBudget, is_training: bool) -> None:
@@ -63,7 +63,9 @@ class Stretch:
                 self._step.finish()
             except BudgetError:
                 return False
-            except UsageError:
+            except UsageError as error:
+                if "inner step" not in str(error):
+                    raise
                 self.waits = True
                 return False
         self._step = self.budget = None
@@ -73,6 +75,7 @@ class Stretch:
         if self._step is not None:
             self._step.__exit__(RuntimeError, None, None)
         self._step = self.budget = None
+        self.waits = False
 
 
 def _is_traced() -> bool:
@@ -111,13 +114,13 @@ class Steps:
 
     def stop(self, *, is_whole: bool) -> None:
         """Ends what is open; `is_whole`: the script has come to its end."""
+        if is_whole and self._stretch.waits and threading.get_ident() == self._thread:
+            self._step_ended()
         self._watch_modules(False)
         while self._undo:
             self._undo.pop()()
         if threading.get_ident() != self._thread:
             return
-        if is_whole and self._stretch.waits:
-            self._step_ended()
         budget = self._stretch.budget
         if not is_whole or not self._stretch.close():
             self._stretch.abandon()

@@ -8,17 +8,13 @@ namespace {
 thread_local int calls_inside = 0;
 // The innermost of these calls came from there.
 thread_local const void* position_of_call = nullptr;
-ErrorTranslator translator_in_force = nullptr;
-HostPosition position_in_force = nullptr;
+HostLanguage host;
 
-const void* position() { return position_in_force == nullptr ? nullptr : position_in_force(); }
+const void* position() { return host.position == nullptr ? nullptr : host.position(); }
 
 }  // namespace
 
-void set_error_translator(ErrorTranslator translator, HostPosition position) {
-  translator_in_force = translator;
-  position_in_force = position;
-}
+void set_host_language(const HostLanguage& language) { host = language; }
 
 ErrorsStayInside::ErrorsStayInside()
     : position_before_(std::exchange(position_of_call, position())) {
@@ -32,8 +28,12 @@ ErrorsStayInside::~ErrorsStayInside() {
 bool is_host_inside() { return calls_inside > 0 && position() != position_of_call; }
 
 void translate_leaving_error() {
-  if (translator_in_force == nullptr) return;
-  if (calls_inside == 0 || is_host_inside()) translator_in_force();
+  if (host.translate_error == nullptr) return;
+  if (calls_inside == 0 || is_host_inside()) host.translate_error();
+}
+
+bool is_translated_budget_error() {
+  return host.is_budget_error != nullptr && host.is_budget_error();
 }
 
 }  // namespace reprise::libtorch

@@ -9,15 +9,18 @@
 
 namespace reprise::libtorch {
 
-// Called in a catch block for an error of reprise that leaves an outermost call, on any thread.
-// Throws the error that the caller gets. If it returns, the error itself goes on.
-using ErrorTranslator = void (*)();
+struct HostLanguage {
+  // Called in a catch block for an error of reprise that leaves an outermost call, on any thread.
+  // Throws the error that the caller gets. If it returns, the error itself goes on.
+  void (*translate_error)() = nullptr;
+  // Called in a catch block. Whether the error is a BudgetError that was translated.
+  bool (*is_budget_error)() = nullptr;
+  // Tells apart which function of the language this thread runs; null if it runs none.
+  const void* (*position)() = nullptr;
+};
 
-// Tells apart which function of the host language this thread runs; null if it runs none.
-using HostPosition = const void* (*)();
-
-// Null takes both away. No step may be open on any thread.
-void set_error_translator(ErrorTranslator translator, HostPosition position);
+// No step may be open on any thread.
+void set_host_language(const HostLanguage& language);
 
 // While it lives, this thread is inside an operator call. Errors there keep their types, for
 // callers that catch them, as long as these are no code of the host language: an operator may be
@@ -38,6 +41,8 @@ bool is_host_inside();
 
 // In a catch block, after the call has been handled.
 void translate_leaving_error();
+// In a catch block.
+bool is_translated_budget_error();
 
 // Runs a function that LibTorch calls, whose errors leave to the program.
 template <class F>
