@@ -32,12 +32,14 @@ def _described(function: Callable[..., Any]) -> tuple[Any, ...]:
 
 
 def state_of(module: torch.nn.Module) -> Callable[[], None]:
-    """A function that gives the module and those within the attributes and buffers that they have now. The values of buffers
-    are not its business."""
+    """A function that gives back, to the module and each within it, buffers that were replaced or added since, with all
+    attributes of that module: these may say what a buffer has. The values of buffers are not its business."""
     before = [(each, dict(vars(each)), dict(each._buffers), set(each._non_persistent_buffers_set)) for each in module.modules()]
 
     def put_back() -> None:
         for each, attributes, buffers, names in before:
+            if each._buffers.keys() == buffers.keys() and all(each._buffers[name] is buffers[name] for name in buffers):
+                continue
             for now, then in ((vars(each), attributes), (each._buffers, buffers)):
                 now.clear()
                 now.update(then)
