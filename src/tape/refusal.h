@@ -17,14 +17,14 @@ class Tape;
 class NoRoom final : public BudgetError {
  public:
   NoRoom() : BudgetError("memory budget: there is no room to restore a tensor in this order") {
-    ++thrown_;
+    ++times_thrown;
   }
   // How often on this thread. It may come back in another form, from an operator that is written in
   // another language.
-  static std::uint64_t thrown() { return thrown_; }
+  static std::uint64_t thrown() { return times_thrown; }
 
  private:
-  inline static thread_local std::uint64_t thrown_ = 0;
+  inline static thread_local std::uint64_t times_thrown = 0;
 };
 
 // Live bytes that cannot be dropped now, by what has them. Together they are the live bytes.
