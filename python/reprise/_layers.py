@@ -32,8 +32,8 @@ def _described(function: Callable[..., Any]) -> tuple[Any, ...]:
 
 
 def state_of(module: torch.nn.Module) -> Callable[[], None]:
-    """A function that gives back, to the module and each within it, buffers that were replaced or added since, with all
-    attributes of that module: these may say what a buffer has. The values of buffers are not its business."""
+    """Returns a function that takes back what replaced or added buffers of the module, and of those within it. A module where it
+    finds such buffers gets all its attributes back, since some may say what a buffer has. It does not change values."""
     before = [(each, dict(vars(each)), dict(each._buffers), set(each._non_persistent_buffers_set)) for each in module.modules()]
 
     def put_back() -> None:

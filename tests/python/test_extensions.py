@@ -8,16 +8,14 @@ import torch
 import reprise
 from conftest import Network
 
-deep = False
-
 
 @torch.library.custom_op("reprise_tests::many", mutates_args=())
 def many(x: torch.Tensor) -> torch.Tensor:
     """An operator that is written in Python, as most are by torch.library."""
     try:
-        return torch.stack([x] * 60) if deep else x.sin().cos()
-    except reprise.BudgetError:
-        ERRORS.append("inside")
+        return torch.stack([x] * 60)
+    except reprise.BudgetError as error:
+        ERRORS.append(str(error))
         raise
 
 
@@ -162,13 +160,12 @@ def test_extensions_hold_no_lock_that_other_threads_of_python_wait_for():
         thread.join()
 
 
-def test_a_budget_s_error_inside_an_operator_of_python_keeps_its_type(monkeypatch):
-    monkeypatch.setitem(globals(), "deep", True)
+def test_a_budget_s_error_inside_an_operator_of_python_keeps_its_type():
     x = torch.randn(512, 64)
     ERRORS.clear()
     with pytest.raises(reprise.BudgetError, match="memory budget"), reprise.MemoryBudget(reprise.live_bytes() + (1 << 20)).step():
         many(x)
-    assert ERRORS == ["inside"] and issubclass(reprise.BudgetError, torch.OutOfMemoryError)
+    assert len(ERRORS) == 1 and "memory budget" in ERRORS[0]
 
 
 def test_operators_of_python_are_replayed_in_whichever_order_has_room():

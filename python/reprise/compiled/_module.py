@@ -38,7 +38,7 @@ class PlannedModule(OptimizedModule):
         return _compiled, (self._orig_mod, self._arguments, self._backend)
 
 
-def _compiled(module: torch.nn.Module, arguments: dict[str, Any], backend: Any = None) -> PlannedModule:
+def _compiled(module: torch.nn.Module, arguments: dict[str, Any], backend: Any) -> PlannedModule:
     from . import compile_within
 
     result: PlannedModule = compile_within(module, arguments, backend)

@@ -28,36 +28,32 @@ partitioners: Any = _partitioners
 reset_code: Any = eval_frame.reset_code
 
 
-class _Unchecked:
-    """torch.utils._pytree for torch.fx.Graph, which goes through the arguments of each new node to warn of some."""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(_pytree, name)
-
-    def tree_iter(self, tree: Any) -> tuple[()]:
-        return ()
+def _with(module: ModuleType, **replaced: Any) -> ModuleType:
+    """The module with other functions of these names, for a module of torch that imports it."""
+    result = ModuleType(module.__name__)
+    vars(result).update(vars(module), **replaced)
+    return result
 
 
-class _Flat:
-    """torch.utils._pytree for the partitioner, which looks for invalid nodes among the arguments of each node. Most arguments
-    have nothing within."""
+def _leaves(*arguments: Any, **named: Any) -> list[Any]:
+    leaves: list[Any] = []
+    for each in (*arguments, *named.values()):
+        if isinstance(each, (list, tuple, dict)):
+            leaves += _pytree.tree_leaves(each)
+        else:
+            leaves.append(each)
+    return leaves
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(_pytree, name)
 
-    def arg_tree_leaves(self, *arguments: Any, **named: Any) -> list[Any]:
-        leaves: list[Any] = []
-        for each in (*arguments, *named.values()):
-            if isinstance(each, (list, tuple, dict)):
-                leaves += _pytree.tree_leaves(each)
-            else:
-                leaves.append(each)
-        return leaves
+# torch.fx.Graph goes through the arguments of each new node to warn of some.
+_UNCHECKED = _with(_pytree, tree_iter=lambda tree: ())
+# The partitioner looks for invalid nodes among the arguments of each node. Most arguments have nothing within.
+_FLAT = _with(_pytree, arg_tree_leaves=_leaves)
 
 
 def without_warnings_of_nodes() -> AbstractContextManager[Any]:
     """The nodes of new graphs are copies of others. To look for warnings of each takes a tenth of the time to plan."""
-    return patch.object(_graph, "pytree", _Unchecked(), create=True)
+    return patch.object(_graph, "pytree", _UNCHECKED, create=True)
 
 
 class _Comparison:
@@ -76,16 +72,16 @@ class _Comparison:
         return isinstance(value, self._slow)
 
 
+_SYMPY = _with(sympy, **{name: _Comparison(getattr(operator, name.lower()), getattr(sympy, name))
+                         for name in ("Eq", "Ne", "Lt", "Le", "Gt", "Ge")})
+
+
 @contextmanager
 def comparing_numbers() -> Iterator[None]:
     """Inductor compares sizes faster."""
     from torch._inductor import ir, lowering, sizevars
 
-    quick = ModuleType("sympy")
-    vars(quick).update(vars(sympy))
-    for name in ("Eq", "Ne", "Lt", "Le", "Gt", "Ge"):
-        setattr(quick, name, _Comparison(getattr(operator, name.lower()), getattr(sympy, name)))
-    with patch.object(ir, "sympy", quick), patch.object(lowering, "sympy", quick), patch.object(sizevars, "sympy", quick):
+    with patch.object(ir, "sympy", _SYMPY), patch.object(lowering, "sympy", _SYMPY), patch.object(sizevars, "sympy", _SYMPY):
         yield
 
 
@@ -110,7 +106,7 @@ def backward_extracted_once() -> Iterator[None]:
             found.append((list(inputs), graph))
         return graph
 
-    with patch.object(_partitioners, "_extract_graph_with_inputs_outputs", once), patch.object(_partitioners, "pytree", _Flat()):
+    with patch.object(_partitioners, "_extract_graph_with_inputs_outputs", once), patch.object(_partitioners, "pytree", _FLAT):
         yield
 
 
