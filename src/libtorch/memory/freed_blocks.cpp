@@ -44,8 +44,9 @@ struct Closer {
   }
 };
 
-// Malloc may hand out a few more bytes than it was asked for.
-constexpr std::size_t kSlack = 32;
+// glibc's posix_memalign() hands out up to 47 more bytes than it was asked for: it rounds up by 15,
+// and leaves a rest of 32 in the block.
+constexpr std::size_t kSlack = 48;
 
 }  // namespace
 

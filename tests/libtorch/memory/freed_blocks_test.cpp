@@ -47,6 +47,15 @@ TEST_F(FreedBlocksTest, TheBlockFreedLastServesTheNextAllocationOfItsSize) {
   EXPECT_GE((live_bytes() - before).count, 3 * static_cast<std::int64_t>(kBytes));
 }
 
+TEST_F(FreedBlocksTest, ABlockServesWhateverMallocMightHaveGivenItFor) {
+  void* const block = c10::alloc_cpu(kBytes);
+  FreedBlocks::give(block, kBytes);
+  EXPECT_EQ(FreedBlocks::take(kBytes + 1), nullptr);
+  EXPECT_EQ(FreedBlocks::take(kBytes - 48), nullptr);
+  EXPECT_EQ(FreedBlocks::take(kBytes - 47), block);
+  c10::free_cpu(block);
+}
+
 TEST_F(FreedBlocksTest, NothingIsKeptOnceTheLimitHasEnded) {
   {
     const LimitScope scope(keeper_);
