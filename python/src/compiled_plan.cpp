@@ -41,22 +41,23 @@ void bind_compiled_plan(py::module_& module) {
           py::arg("value"), "The value must be there when the step ends.")
       .def(
           "plan",
-          [](const SplitStep& step, std::int64_t budget, std::int64_t moves) {
+          [](const SplitStep& step, std::int64_t budget, std::int64_t moves, bool repeats) {
             const py::gil_scoped_release no_gil;
-            return plan_split(step, {.budget = budget, .moves = moves});
+            return plan_split(step, {.budget = budget, .moves = moves, .repeats = repeats});
           },
-          py::arg("budget"), py::kw_only(), py::arg("moves"))
+          py::arg("budget"), py::kw_only(), py::arg("moves"), py::arg("repeats") = false)
       .def(
           "smallest",
-          [](const SplitStep& step, std::int64_t moves) {
+          [](const SplitStep& step, std::int64_t moves, bool repeats) {
             const py::gil_scoped_release no_gil;
-            return smallest_split(step, moves);
+            return smallest_split(step, {.moves = moves, .repeats = repeats});
           },
-          py::kw_only(), py::arg("moves"));
+          py::kw_only(), py::arg("moves"), py::arg("repeats") = false);
 
   py::class_<SplitPlan>(module, "_SplitPlan")
       .def_readonly("fits", &SplitPlan::fits)
       .def_readonly("handed_over", &SplitPlan::handed_over)
+      .def_readonly("runs", &SplitPlan::runs)
       .def_readonly("peak", &SplitPlan::peak)
       .def_readonly("peak_operator", &SplitPlan::peak_operator)
       .def_readonly("recompute_nanoseconds", &SplitPlan::recompute_nanoseconds)

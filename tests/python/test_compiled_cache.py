@@ -8,7 +8,7 @@ import torch
 import reprise
 from reprise.compiled import _plan
 from test_compiled import is_same, steps
-from test_compiled_frontier import Mixer
+from test_compiled_frontier import Deep, Mixer
 from test_compiled_use import Sampling
 
 
@@ -45,6 +45,21 @@ def trained(budget="85%", layers=2):
     call = reprise.compile(model, memory_budget=budget, backend="aot_eager")
     found, _ = steps(call, model, words=torch.ones(256, 32))
     return found, call.memory_budget.report()[0]
+
+
+def test_a_plan_that_runs_operators_more_than_once_is_taken(folder, monkeypatch):
+    model, x = Deep(), torch.ones(1024, 32)
+    least = reprise.compiled.frontier(model, x, points=2, backend="aot_eager").least
+
+    def train():
+        call = reprise.compile(model, memory_budget=f"+{least + 8192}", backend="aot_eager")
+        return steps(call, model, words=x)[0], call.memory_budget.graphs[0].chosen.cut
+
+    expected, cut = train()
+    assert max(map(len, cut.runs.values())) > 1
+    with as_in_a_new_process(monkeypatch, plans=False):
+        found, same = train()
+    assert same == cut and is_same(found, expected)
 
 
 def test_a_second_process_plans_nothing_and_takes_the_same_plan(folder, monkeypatch):

@@ -12,7 +12,9 @@ from torch._inductor import ir
 
 import reprise
 from reprise import compiled
+from reprise.compiled._plan import GraphPlanner
 from reprise.compiled._torch import comparing_numbers
+from test_compiled import is_same, steps
 
 
 class Mixer(nn.Module):
@@ -25,6 +27,20 @@ class Mixer(nn.Module):
         for layer in self.layers:
             x = x + layer(x)
         return x
+
+
+class Deep(nn.Module):
+    """What a layer keeps is no more than its input."""
+
+    def __init__(self, layers=24):
+        super().__init__()
+        torch.manual_seed(3)
+        self.layers = nn.ModuleList(nn.Linear(32, 32) for _ in range(layers))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = torch.tanh(layer(x))
+        return x.square().sum()
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -95,6 +111,29 @@ def test_the_loss_can_be_given_and_nothing_runs(monkeypatch):
     found = compiled.frontier(lambda x: {"y": Counts.apply(x.sin().exp())}, x, loss=lambda y: y["y"].square().sum(), points=2,
                               backend="aot_eager")
     assert found.least > 0
+
+
+def test_the_least_is_that_of_operators_that_run_more_than_once(monkeypatch):
+    model, x = Deep(), torch.ones(1024, 32)
+    least = compiled.frontier(model, x, points=2, backend="aot_eager").least
+    monkeypatch.setattr(GraphPlanner, "_may_repeat", lambda self: False)
+    assert least < 0.9 * compiled.frontier(model, x, points=2, backend="aot_eager").least
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_backward_runs_operators_more_than_once(backend):
+    torch._dynamo.reset()
+    model, x = Deep(16), torch.ones(1024, 32)
+    expected, _ = steps(torch.compile(model, backend=backend), model, words=x)
+    least = compiled.frontier(model, x, points=2, backend=backend).least
+    torch._dynamo.reset()
+    call = reprise.compile(model, memory_budget=f"+{least + 16384}", backend=backend)
+    found, peak = steps(call, model, words=x)
+    assert is_same(found, expected) and peak <= least + 16384
+    (graph,) = call.memory_budget.report()
+    (planned,) = call.memory_budget.graphs
+    runs = planned.chosen.cut.runs
+    assert max(map(len, runs.values())) > 1 and sum(graph.recomputed.values()) > len(runs)
 
 
 def test_what_cannot_be_planned_is_refused():

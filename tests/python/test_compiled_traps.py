@@ -12,6 +12,7 @@ from torch.nn import functional as F
 import reprise
 from reprise import compiled
 from reprise.compiled import _cost_cache
+from reprise.compiled._again import Cut
 from reprise.compiled._budget import PlannedGraph
 from reprise.compiled._costs import Costs
 from reprise.compiled._kinds import is_repeatable
@@ -110,7 +111,7 @@ def test_an_operator_with_several_results_hands_over_tensors_alone():
     call = reprise.compile(model, memory_budget="85%", backend="aot_eager")
     steps(call, model, count=1)
     for graph in call.memory_budget.graphs:
-        nodes = [graph.planner.joint.nodes[at] for at in graph.chosen.saved]
+        nodes = [graph.planner.joint.nodes[at] for at in graph.chosen.cut.saved]
         assert nodes and all(isinstance(node.meta["val"], torch.Tensor) for node in nodes)
 
 
@@ -154,7 +155,7 @@ def test_the_same_graph_has_the_same_plan():
         model = Language(layers=2)
         call = reprise.compile(model, memory_budget="75%", backend="aot_eager")
         steps(call, model, count=1)
-        handed.append([graph.chosen.saved for graph in call.memory_budget.graphs])
+        handed.append([graph.chosen.cut.saved for graph in call.memory_budget.graphs])
     assert handed[0] == handed[1]
 
 
@@ -173,7 +174,7 @@ def test_what_was_made_of_an_input_that_the_model_writes_is_not_made_again(backe
 
     def keep_least(graph, joint, default):
         choose(graph, joint, default)
-        return joint.saved_for(set())
+        return Cut(joint.saved_for(set()))
 
     expected = gradient(torch.compile(Writes(), backend=backend, dynamic=False))
     torch._dynamo.reset()
@@ -231,7 +232,7 @@ def test_the_smallest_values_of_the_default_are_kept():
     steps(call, model)
     (graph,) = call.memory_budget.graphs
     small = graph.planner.joint.must_keep
-    assert small and small <= set(graph.chosen.saved) & set(graph.planner.default_saved)
+    assert small and small <= set(graph.chosen.cut.saved) & set(graph.planner.default_saved)
 
 
 @pytest.mark.parametrize("backend, model", [("aot_eager", nn.LSTM(4, 4)), ("eager", nn.Linear(4, 4))])

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 import reprise
 from reprise.compiled._budget import _MOST_LATER
+from reprise.compiled._call import Call
 from reprise.compiled._plan import GraphPlanner
 
 EAGER = {"backend": "aot_eager", "dynamic": False}
@@ -240,3 +241,17 @@ def test_backends_that_bind_arguments_of_torch_s_min_cut_are_planned():
         found, _ = steps(call, model, count=2)
     assert is_same(found, expected)
     assert all(each.predicted_peak < each.default_peak for each in call.memory_budget.report())
+
+
+@pytest.mark.parametrize("retain_graph", [False, True])
+def test_a_backward_is_of_its_own_call(monkeypatch, retain_graph):
+    places = []
+    monkeypatch.setattr(Call, "measure", lambda self, *_: places.append(self.place))
+    call = reprise.compile(nn.Linear(8, 8), memory_budget="100%", backend="aot_eager")
+    one, other = call(torch.ones(4, 8)), call(torch.ones(4, 8))
+    loss = one.sum()
+    loss.backward(retain_graph=retain_graph)
+    if retain_graph:
+        loss.backward()
+    other.sum().backward()
+    assert places == [0, 1] and len(call.memory_budget.peaks) == 1

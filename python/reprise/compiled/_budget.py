@@ -299,7 +299,8 @@ class CompiledBudget:
         is_divided = bool(self._needs) or len(self._in_step) < 2 and not self._has_more_room(limit)
         if is_divided and peak <= limit or self._corrections >= _MOST_CORRECTIONS:
             return
-        is_default = all(each.planner and each.chosen and each.chosen.saved == each.planner.default_saved for each in self._in_step)
+        is_default = all(each.planner and each.chosen and each.chosen.cut.is_default(each.planner.joint, each.planner.default_saved)
+                         for each in self._in_step)
         if is_default and peak <= limit:
             return
         if is_divided and peak > limit or is_default:

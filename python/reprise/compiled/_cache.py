@@ -21,6 +21,7 @@ import torch
 from torch import fx
 
 from .. import _version
+from ._again import Cut
 from ._joint import Joint, Layouts, Measured, Others
 from ._key import key_of
 from ._plan import Chosen, GraphPlanner, Need
@@ -45,10 +46,11 @@ class CachedPlanner(GraphPlanner):
         if self._file is not None:
             try:
                 known = _read(self._file)
-                halves = _halves_of(known["default"], Others(), joint, joint.saved_by_default(default))
+                halves = _halves_of(known["default"], Others(), joint, Cut(joint.saved_by_default(default)))
                 for each in known["plans"]:
-                    _halves_of(each["halves"], Others(), joint, each["saved"])
-                    if joint.saved_for(set(each["saved"])) != each["saved"]:
+                    cut = Cut.read(each["cut"])
+                    _halves_of(each["halves"], Others(), joint, cut)
+                    if not cut.fits(joint):
                         raise ValueError("a plan of another graph")
                 if known["need"] is not None:
                     Need.read(known["need"])
@@ -67,20 +69,22 @@ class CachedPlanner(GraphPlanner):
         for each in self._known["plans"]:
             if each["others"] == others.written() and each["halves"]["peak"] <= room <= _NEAR * each["room"]:
                 self.default = self.default.beside(others)
-                halves = _halves_of(each["halves"], others, self.joint, each["saved"])
-                return Chosen(each["saved"], halves, self.default, each["recompute_seconds"], time.perf_counter() - begin,
+                cut = Cut.read(each["cut"])
+                halves = _halves_of(each["halves"], others, self.joint, cut)
+                return Chosen(cut, halves, self.default, each["recompute_seconds"], time.perf_counter() - begin,
                               each["seconds"])
         chosen = super().choose(room, others)
-        plan = {"room": room, "others": others.written(), "saved": chosen.saved, "halves": _written(chosen.halves),
+        plan = {"room": room, "others": others.written(), "cut": chosen.cut.written(), "halves": _written(chosen.halves),
                 "recompute_seconds": chosen.recompute_seconds, "seconds": chosen.seconds}
         self._write({**self._known, "plans": [*self._known["plans"], plan][-_MOST_PLANS:]})
         return chosen
 
-    def realized(self, saved: list[int], recompute_seconds: float, seconds: float | None, others: Others) -> Chosen:
-        """The plan that hands over `saved`, which another process has made of the same graph."""
+    def realized(self, cut: dict[str, Any], recompute_seconds: float, seconds: float | None, others: Others) -> Chosen:
+        """The plan with that cut, which another process has made of the same graph."""
         begin = time.perf_counter()
         self.default = self.default.beside(others)
-        return Chosen(saved, Halves(self.joint, saved, others), self.default, recompute_seconds, time.perf_counter() - begin, seconds)
+        found = Cut.read(cut)
+        return Chosen(found, Halves(self.joint, found, others), self.default, recompute_seconds, time.perf_counter() - begin, seconds)
 
     def need(self, graph: int = 0, measured: Measured | None = None, is_last: bool = False) -> Need:
         if graph or measured:
@@ -160,10 +164,10 @@ def _written(halves: Halves) -> dict[str, int]:
     return {**{name: each for name, each in vars(halves).items() if isinstance(each, int)}, "peak": peak}
 
 
-def _halves_of(written: dict[str, int], others: Others, joint: Joint, saved: list[int]) -> Halves:
+def _halves_of(written: dict[str, int], others: Others, joint: Joint, cut: Cut) -> Halves:
     halves = Halves.__new__(Halves)
     vars(halves).update({name: int(each) for name, each in written.items() if name != "peak"}, others=others, _to_schedule=None)
-    halves.hand_over(joint, saved)
+    halves.hand_over(joint, cut)
     return halves
 
 

@@ -17,6 +17,7 @@ from torch._dynamo.exc import BackendCompilerFailed
 from .._estimate import _number_of
 from .._reprise import UsageError, format_bytes
 from . import _hooks
+from ._again import Cut
 from ._joint import Joint
 from ._plan import Chosen, GraphPlanner, NoPlan
 
@@ -150,7 +151,7 @@ class _Traced:
     def refused(self, error: UsageError) -> None:
         raise error
 
-    def choose(self, joint: Joint, default: list[fx.Node]) -> list[int]:
+    def choose(self, joint: Joint, default: list[fx.Node]) -> Cut:
         self.planner = GraphPlanner(joint, default)
         raise _Found
 
@@ -163,10 +164,10 @@ class _Traced:
     def forward_ends(self, call: Any, outputs: list[torch.Tensor]) -> None:
         raise AssertionError("the graph was not compiled")
 
-    def backward_begins(self, freed: tuple[bool, ...]) -> None:
+    def backward_begins(self, call: Any, freed: tuple[bool, ...]) -> None:
         raise AssertionError("the graph was not compiled")
 
-    def backward_ends(self, is_whole: bool) -> None:
+    def backward_ends(self, call: Any, is_whole: bool) -> None:
         raise AssertionError("the graph was not compiled")
 
 

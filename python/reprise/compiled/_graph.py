@@ -11,6 +11,7 @@ from torch import fx
 from torch._guards import CompileContext
 
 from .._reprise import UsageError
+from ._again import Cut
 from ._call import Call, Shown
 from ._joint import Joint
 from ._plan import Chosen, GraphPlanner
@@ -35,9 +36,9 @@ class PlannedGraph:
     def refused(self, error: UsageError) -> None:
         raise error
 
-    def choose(self, joint: Joint, default: list[fx.Node]) -> list[int]:
+    def choose(self, joint: Joint, default: list[fx.Node]) -> Cut:
         self.chosen = self.budget.choose(self, joint, default)
-        return self.chosen.saved
+        return self.chosen.cut
 
     def finish(self, forward: fx.GraphModule, backward: fx.GraphModule) -> list[str]:
         return self.planner.finish(self.chosen, forward, backward) if self.planner else []
@@ -70,20 +71,26 @@ class PlannedGraph:
         for call in self.calls():
             call.first_backward_begins()
 
-    def backward_begins(self, freed: tuple[bool, ...]) -> None:
-        self.budget.begin_backward()
-        if self.has_calls() and self.chosen and self.planner:
-            call = self._calls[-1]()
-            if call is not None:
-                live = self.budget.live()
-                measured = call.measure(self.chosen.halves, self.planner.joint, live, freed)
-                if measured is not None:
-                    self.budget.measured[call.place] = measured
-                call.backward_begins()
+    def _open(self, call: Call | None) -> Call | None:
+        """That call, or the youngest where it is not known. None for one that has ended, as of a graph that is retained."""
+        calls = self.calls()
+        if call is None:
+            return calls[-1] if calls else None
+        return call if call in calls else None
 
-    def backward_ends(self, is_whole: bool) -> None:
-        if self.has_calls():
-            call = self._calls.pop()()
+    def backward_begins(self, call: Call | None, freed: tuple[bool, ...]) -> None:
+        self.budget.begin_backward()
+        call = self._open(call)
+        if call is not None and self.chosen and self.planner:
+            measured = call.measure(self.chosen.halves, self.planner.joint, self.budget.live(), freed)
+            if measured is not None:
+                self.budget.measured[call.place] = measured
+            call.backward_begins()
+
+    def backward_ends(self, call: Call | None, is_whole: bool) -> None:
+        call = self._open(call)
+        if call is not None:
+            self._calls = [each for each in self._calls if each() is not call]
             self.budget.end_call()
-            self.shown = (call and is_whole and call.shown()) or self.shown
+            self.shown = (call.shown() if is_whole else None) or self.shown
         self.budget.close_step()

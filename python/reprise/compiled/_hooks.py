@@ -16,6 +16,7 @@ from torch._functorch import config
 
 from .. import _graphs
 from .._reprise import Error, UsageError, is_in_step, unseen
+from ._again import Cut, repeated_in_time, repeating
 from ._call import WatchedCall
 from ._draws import drawn_in_order
 from ._joint import Joint
@@ -25,6 +26,8 @@ from ._torch import common, partitioners
 
 # References to what one list has: its own, the caller's variable, and the argument of the call that counts them.
 _ALONE = 3
+# The key of the call in the metadata of the nodes of autograd that belong to it.
+_CALL = "reprise"
 
 
 class Graph(Protocol):
@@ -35,7 +38,7 @@ class Graph(Protocol):
     def refused(self, error: UsageError) -> None:
         """Raises it, or returns where the graph may be split as torch does."""
 
-    def choose(self, joint: Joint, default: list[fx.Node]) -> list[int]: ...
+    def choose(self, joint: Joint, default: list[fx.Node]) -> Cut: ...
     def finish(self, forward: fx.GraphModule, backward: fx.GraphModule) -> Sequence[str]:
         """Changes the halves as the plan asks, before they are compiled. Gives the order in which forward is to draw."""
         ...
@@ -45,14 +48,14 @@ class Graph(Protocol):
         ...
 
     def forward_ends(self, call: Any, outputs: list[torch.Tensor]) -> None: ...
-    def backward_begins(self, freed: tuple[bool, ...]) -> None:
-        """`freed`: of each gradient that comes in, whether backward frees it after its last use."""
+    def backward_begins(self, call: Any, freed: tuple[bool, ...]) -> None:
+        """`call`: what forward_begins() gave, or None where that is not known. `freed`: of each gradient that comes in, whether
+        backward frees it after its last use."""
         ...
 
-    def backward_ends(self, is_whole: bool) -> None:
+    def backward_ends(self, call: Any, is_whole: bool) -> None:
         """`is_whole`: it has not failed."""
         ...
-
 
 
 def _check_torch() -> None:
@@ -115,7 +118,8 @@ def _compile(original: Callable[..., Any], begin_graph: Callable[[str | UsageErr
 
     def compile_backward(half: Any, inputs: Any) -> Any:
         WatchedCall.compilations += 1
-        compiled = backward(half, inputs)
+        with repeated_in_time(half):
+            compiled = backward(half, inputs)
         if not getattr(compiled, "_boxed_call", False):
             graph.refused(UsageError(
                 f"reprise.compile: the backend's backward is a {type(compiled).__name__} that keeps its arguments alive, so that "
@@ -126,13 +130,15 @@ def _compile(original: Callable[..., Any], begin_graph: Callable[[str | UsageErr
 
         def run(values: Any) -> Any:
             is_whole = False
+            node = torch._C._current_autograd_node()
+            call = None if node is None else _metadata_of(node).get(_CALL)
             try:
-                graph.backward_begins(tuple(_is_alone_in(values, at) for at in gradients))
+                graph.backward_begins(call, tuple(_is_alone_in(values, at) for at in gradients))
                 results = compiled(values)
                 is_whole = True
                 return results
             finally:
-                graph.backward_ends(is_whole)
+                graph.backward_ends(call, is_whole)
 
         run._boxed_call = True  # type: ignore[attr-defined]
         return run
@@ -153,7 +159,7 @@ def _compile(original: Callable[..., Any], begin_graph: Callable[[str | UsageErr
                    if isinstance(each, torch.Tensor)]
         for each in outputs:
             if each.grad_fn is not None:
-                _metadata_of(each.grad_fn)["reprise"] = call  # it lives as long as a backward can come
+                _metadata_of(each.grad_fn)[_CALL] = call  # it lives as long as a backward can come
         graph.forward_ends(call, outputs)
         return results
 
@@ -208,12 +214,15 @@ def _choosing(graph: Graph, is_planned: list[bool]) -> Iterator[None]:
             graph.refused(error)
             return default
         # Operators that are timed are no part of a step that is open.
-        saved: Any = unseen(graph.choose, joint, default) if is_in_step() else graph.choose(joint, default)
+        found: Any = unseen(graph.choose, joint, default) if is_in_step() else graph.choose(joint, default)
+        cut: Cut = found
         is_planned.append(True)
-        return [*node_info.inputs, *(joint.nodes[at] for at in saved)]
+        until_split.enter_context(repeating(joint, cut))
+        return [*node_info.inputs, *(joint.nodes[at] for at in cut.saved)]
 
     partitioners.choose_saved_values_set, partitioners.classify_nodes = choose_by_plan, classify_and_note
-    try:
-        yield
-    finally:
-        partitioners.choose_saved_values_set, partitioners.classify_nodes = choose, classify
+    with contextlib.ExitStack() as until_split:
+        try:
+            yield
+        finally:
+            partitioners.choose_saved_values_set, partitioners.classify_nodes = choose, classify

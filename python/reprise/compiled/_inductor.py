@@ -15,6 +15,7 @@ import torch
 from torch import fx
 from torch._guards import detect_fake_mode
 
+from ._again import repeated_in_time
 from ._costs import COSTS
 from ._draws import drawn_in_order, draws_in
 from ._joint import InMemory, Joint
@@ -102,7 +103,7 @@ def schedule_of(module: fx.GraphModule, joint: Joint, handing: Handing | None = 
           # Reports of failed compilations take long as well.
           patch.object(after_aot, "save_graph_repro", lambda *args, **options: None),
           patch.object(compiler, "wrap_compiler_debug", lambda inner, compiler_name: inner, create=True),
-          drawn_in_order() as keep_order, without_warnings_of_nodes(), comparing_numbers(),
+          drawn_in_order() as keep_order, repeated_in_time(module), without_warnings_of_nodes(), comparing_numbers(),
           config.patch(fx_graph_cache=False, fx_graph_remote_cache=False), joint.sizes.without_guards(), suppress(_Scheduled)):
         keep_order(joint.draw_order or ())
         compiler.compile_fx_inner(module, inputs, static_input_idxs=(), is_backward=is_backward)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import torch
@@ -168,7 +168,7 @@ class Joint:
         if self.kinds[at] is not Kind.LOOP:
             return False
         tensors = [self.roots[each] for each in self.inputs[at] if not is_size(self.nodes[each])]
-        return bool(tensors) and all(self._operator_of(each) in self._sums and each not in self.must_repeat for each in tensors) and \
+        return bool(tensors) and all(self.operator_of(each) in self._sums and each not in self.must_repeat for each in tensors) and \
             self.bytes[at] <= max(self.bytes[each] for each in tensors)
 
     def _writes(self, node: fx.Node) -> bool:
@@ -177,13 +177,17 @@ class Joint:
 
     def is_once(self, at: int) -> bool:
         """Whether the value cannot be made again: one of several results as little as its operator."""
-        operator = self._operator_of(at)
+        operator = self.operator_of(at)
         return at not in self.must_repeat and (operator in self.once or operator in self._sums)
 
-    def _operator_of(self, at: int) -> int:
+    def operator_of(self, at: int) -> int:
         while self.kinds[at] is Kind.ITEM:
             at = self.inputs[at][0]
         return at
+
+    def items(self, at: int) -> tuple[int, ...]:
+        """The results of an operator that has several."""
+        return tuple(user for user in self.users[at] if self.kinds[user] is Kind.ITEM and self.roots[user] == user)
 
     def _order_of_backward(self) -> list[int]:
         """What backward runs whatever is handed over, in its order: regions that must run again do so just before the first
@@ -228,9 +232,9 @@ class Joint:
                 open_nodes += self.inputs[at]
         return seen
 
-    def saved_for(self, kept: set[int]) -> list[int]:
+    def saved_for(self, kept: set[int], again: Collection[int] = ()) -> list[int]:
         """The nodes that forward hands to backward where `kept` are, in order: these, as far as they are read, and
-        whatever backward cannot make again."""
+        whatever backward cannot make again. `again`: operators whose results backward makes even if they are `kept`."""
         saved: set[int] = set()
 
         def stops(at: int) -> bool:
@@ -243,7 +247,7 @@ class Joint:
             is_several = not isinstance(self.nodes[at].meta.get("val"), torch.Tensor)
             if not is_several and (at in kept or at in self.must_keep or self.is_once(at)):
                 saved.add(at)
-                return True
+                return self.operator_of(at) not in again
             return False
 
         self._closure_of_backward(stops)

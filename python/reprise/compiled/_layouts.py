@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from ._again import original_name
 from ._joint import InMemory, Joint
 from ._kinds import Kind, kind_of, name_of
 
@@ -30,12 +31,13 @@ def compute_as_default(forward: fx.GraphModule, backward: fx.GraphModule, joint:
     _keep_loops(forward, joint)
     strides = joint.layouts.strides
     for node in list(backward.graph.nodes):
-        if node.name not in strides or not _is_loop(node, joint, views=True):
+        name = original_name(node)
+        if name not in strides or not _is_loop(node, joint, views=True):
             continue
-        value, at = node.meta["val"], joint.named[node.name]
-        is_plain = value.stride() == strides[node.name] and _is_contiguous(value)
+        value, at = node.meta["val"], joint.named[name]
+        is_plain = value.stride() == strides[name] and _is_contiguous(value)
         if _is_read_by(Kind.CALL, joint, at) or not is_plain and _is_read_by(Kind.REDUCTION, joint, at):
-            _replace(node, _lay_out(node, strides[node.name]))
+            _replace(node, _lay_out(node, strides[name]))
 
 
 def reads_out_of_order(forward: fx.GraphModule, joint: Joint) -> bool:
@@ -146,7 +148,7 @@ def _is_contiguous(value: Any, strides: tuple[int, ...] | None = None) -> bool:
 
 
 def _is_loop(node: fx.Node, joint: Joint, views: bool = False) -> bool:
-    at = joint.named.get(node.name)
+    at = joint.named.get(original_name(node))
     return node.op == "call_function" and at is not None and (joint.kinds[at] is Kind.LOOP or views and joint.kinds[at] is Kind.VIEW)
 
 

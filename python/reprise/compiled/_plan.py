@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from torch import fx
 
 from .._reprise import BudgetError, _SplitPlan
+from ._again import Cut
 from ._costs import COSTS
 from ._joint import Joint, Measured, Others
 from ._layouts import compute_as_default
@@ -24,6 +25,8 @@ _MANY_OPERATORS = 600
 # Of the planner's searches. They are counted, not timed: the same graph has the same plan on a busy machine.
 _MOVES = 50_000
 _MOVES_FOR_LEAST = 5_000
+# A plan that runs operators more than once is tried where its peak is below that share of the others' least.
+_WORTH_IT = 0.99
 # Nearer to the budget than that, a further try gains nothing to speak of.
 _CLOSE = 0.985
 
@@ -32,7 +35,7 @@ _CLOSE = 0.985
 class Chosen:
     """Bytes are above those live before the step."""
 
-    saved: list[int]
+    cut: Cut
     halves: Halves
     default: Halves
     recompute_seconds: float
@@ -89,7 +92,7 @@ class NoPlan(Exception):
         self.least = least
 
 
-Realized = tuple[Halves, list[int], _SplitPlan]  # a plan that was compared with the backend's schedule
+Realized = tuple[Halves, Cut, _SplitPlan]  # a plan that was compared with the backend's schedule
 
 
 class GraphPlanner:
@@ -101,7 +104,7 @@ class GraphPlanner:
         begin = time.perf_counter()
         self.default_saved = joint.saved_by_default(default)
         joint.keep_small(self.default_saved)
-        self.default = halves or Halves(joint, self.default_saved)
+        self.default = halves or Halves(joint, Cut(self.default_saved))
         self._step: Step | None = None
         self._realized: list[Realized] = []
         self._has_smallest = False  # among them
@@ -124,41 +127,49 @@ class GraphPlanner:
             self._forget_step()
             self.default = self.default.beside(others)
         if self.default.peak <= room:
-            return self._chosen(self.default_saved, self.default, 0, begin)
+            return self._chosen(Cut(self.default_saved), self.default, 0, begin)
         best: Chosen | None = None
-        previous: list[bool] = []
+        previous: Cut | None = None
         error = 0  # of the planner's model, as the schedule showed it
         for _ in range(_TRIES if len(self.step.operators) <= _MANY_OPERATORS else 2):
-            plan = self.step.step.plan(max(room - error, 0), moves=_MOVES)
+            plan = self._plan(max(room - error, 0))
             if not plan.fits:
                 if error == 0:
                     error = self._error_at_least()
                     continue
                 break
-            if plan.handed_over == previous:
+            cut = self.step.cut_of(plan)
+            if cut == previous:
                 break
-            previous = plan.handed_over
-            halves, saved = self._realize(plan)
+            previous = cut
+            halves = self._realize(plan)
             if self._keeps_layouts():
-                error, previous = 0, []
+                error, previous = 0, None
                 continue
             peak = halves.late_peak if halves.late_peak > room else halves.peak
             if peak <= room and (best is None or plan.recompute_nanoseconds < 1e9 * best.recompute_seconds):
-                best = self._chosen(saved, halves, plan.recompute_nanoseconds, begin)
+                best = self._chosen(cut, halves, plan.recompute_nanoseconds, begin)
             if _CLOSE * room <= peak <= room:
                 break
             error = peak - plan.peak
         if best is not None:
             return best
-        halves, saved, plan = self.smallest()
+        halves, cut, plan = self.smallest()
         if halves.peak > room:
             raise NoPlan(halves.peak)
-        return self._chosen(saved, halves, plan.recompute_nanoseconds, begin)
+        return self._chosen(cut, halves, plan.recompute_nanoseconds, begin)
 
     def smallest(self) -> Realized:
         """The plan of the least peak that was found."""
         while not self._has_smallest:
-            self._realize(self.step.step.smallest(moves=_MOVES_FOR_LEAST))
+            plan = self.step.step.smallest(moves=_MOVES_FOR_LEAST)
+            self._realize(plan)
+            if self._keeps_layouts():
+                continue
+            if self._may_repeat():
+                repeats = self.step.step.smallest(moves=_MOVES_FOR_LEAST, repeats=True)
+                if repeats.peak < _WORTH_IT * plan.peak:
+                    self._realize(repeats)
             self._has_smallest = not self._keeps_layouts()
         least, *others = sorted(self._realized, key=lambda each: each[0].late_peak)
         for each in others:
@@ -179,7 +190,7 @@ class GraphPlanner:
     def finish(self, chosen: Chosen | None, forward: fx.GraphModule, backward: fx.GraphModule) -> list[str]:
         """Changes that plan's halves so that they compute as the compiler's own do. Gives the order in which forward is to draw,
         by name. Nothing and none for the compiler's own plan."""
-        if chosen is None or chosen.saved == self.default_saved:
+        if chosen is None or chosen.cut.is_default(self.joint, self.default_saved):
             return []
         compute_as_default(forward, backward, self.joint)
         return self.joint.draw_order or []
@@ -193,11 +204,19 @@ class GraphPlanner:
         halves, _, plan = self.smallest()
         return halves.peak - plan.peak
 
-    def _realize(self, plan: _SplitPlan) -> tuple[Halves, list[int]]:
-        saved = self.joint.saved_for(self.step.kept_in(plan))
-        halves = Halves(self.joint, saved, self._others)
-        self._realized.append((halves, saved, plan))
-        return halves, saved
+    def _plan(self, room: int) -> _SplitPlan:
+        plan = self.step.step.plan(room, moves=_MOVES)
+        return plan if plan.fits or not self._may_repeat() else self.step.step.plan(room, moves=_MOVES, repeats=True)
+
+    def _may_repeat(self) -> bool:
+        """Whether backward may run operators more than once; those of regions run where torch has them run."""
+        return not self.joint.must_repeat
+
+    def _realize(self, plan: _SplitPlan) -> Halves:
+        cut = self.step.cut_of(plan)
+        halves = Halves(self.joint, cut, self._others)
+        self._realized.append((halves, cut, plan))
+        return halves
 
     def _keeps_layouts(self) -> bool:
         """Whether the schedule showed layouts that take too much, so that another plan is needed."""
@@ -211,9 +230,9 @@ class GraphPlanner:
         self._realized.clear()
         self._has_smallest = False
 
-    def _chosen(self, saved: list[int], halves: Halves, nanoseconds: int, begin: float) -> Chosen:
+    def _chosen(self, cut: Cut, halves: Halves, nanoseconds: int, begin: float) -> Chosen:
         seconds = self._step.seconds + nanoseconds / 1e9 if self._step is not None else None
-        return Chosen(saved, halves, self.default, nanoseconds / 1e9, time.perf_counter() - begin + self._seconds_before, seconds)
+        return Chosen(cut, halves, self.default, nanoseconds / 1e9, time.perf_counter() - begin + self._seconds_before, seconds)
 
 
 Planner = TypeVar("Planner", bound=GraphPlanner)

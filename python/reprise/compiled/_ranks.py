@@ -53,7 +53,8 @@ class Agreement:
             except NoPlan as none:
                 store.set(f"{place}/plan", json.dumps({"least": none.least}))
                 raise
-            store.set(f"{place}/plan", json.dumps({name: getattr(chosen, name) for name in ("saved", "recompute_seconds", "seconds")}))
+            plan = {"cut": chosen.cut.written(), "recompute_seconds": chosen.recompute_seconds, "seconds": chosen.seconds}
+            store.set(f"{place}/plan", json.dumps(plan))
             return chosen
         if not _comes(lambda: bool(store.check([f"{place}/plan"]))):
             self.leave("rank 0 has made no plan")

@@ -6,6 +6,7 @@ import collections
 import dataclasses
 import re
 
+from ._again import Cut
 from ._call import Shown
 from ._joint import Joint
 from ._kinds import Kind
@@ -37,7 +38,7 @@ class GraphReport:
 
 def report_of(name: str, backend: str, planner: GraphPlanner, chosen: Chosen, shown: Shown | None) -> GraphReport:
     joint = planner.joint
-    again = _operators_again(joint, chosen.saved)
+    again = _operators_again(joint, chosen.cut)
     return GraphReport(
         graph=name, backend=backend, default_peak=chosen.default.peak, predicted_peak=chosen.halves.peak,
         measured_peak=shown.peak if shown else None, handed_over=chosen.halves.saved, kept=_kept(joint, chosen),
@@ -47,16 +48,18 @@ def report_of(name: str, backend: str, planner: GraphPlanner, chosen: Chosen, sh
         planning_seconds=chosen.planning_seconds, sizes=joint.sizes.named)
 
 
-def _operators_again(joint: Joint, saved: list[int]) -> list[int]:
-    handed = set(saved)
+def _operators_again(joint: Joint, cut: Cut) -> list[int]:
+    handed = set(cut.saved)
     needed = joint.closure([*joint.backward_order, *joint.backward_outputs], lambda at: at in handed)
-    return [at for at in sorted(needed - handed)
-            if joint.in_forward[at] and joint.is_operator(at) and joint.kinds[at] is not Kind.VIEW]
+    again = [at for at in sorted(needed - handed)
+             if joint.in_forward[at] and joint.is_operator(at) and joint.kinds[at] is not Kind.VIEW]
+    further = {at: len(runs) - (at in needed - handed) for at, runs in cut.runs.items()}
+    return again + [at for at, count in further.items() for _ in range(count)]
 
 
 def _kept(joint: Joint, chosen: Chosen) -> dict[str, int]:
     counts = {"copies in other layouts": chosen.halves.copies} if chosen.halves.copies else {}
-    for at in dict.fromkeys(joint.roots[each] for each in chosen.saved):
+    for at in dict.fromkeys(joint.roots[each] for each in chosen.cut.saved):
         if joint.bytes[at]:
             name = _module_of(joint, at)
             counts[name] = counts.get(name, 0) + joint.bytes[at]

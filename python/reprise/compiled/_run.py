@@ -20,6 +20,7 @@ from torch import fx
 from .._older import name_of
 from .._reprise import UsageError, live_bytes
 from . import _hooks
+from ._again import Cut
 from ._budget import stacked, stacked_needs
 from ._cache import CachedPlanner
 from ._call import Shown, WatchedCall
@@ -41,7 +42,7 @@ class RunGraph:
     def refused(self, error: UsageError) -> None:
         self._owner.say(error)
 
-    def choose(self, joint: Joint, default: list[fx.Node]) -> list[int]:
+    def choose(self, joint: Joint, default: list[fx.Node]) -> Cut:
         return self._owner.choose(self, joint, default)
 
     def finish(self, forward: fx.GraphModule, backward: fx.GraphModule) -> list[str]:
@@ -56,16 +57,17 @@ class RunGraph:
         """The tape counts what others hold."""
         call.forward_ends()
 
-    def backward_begins(self, freed: tuple[bool, ...]) -> None:
+    def backward_begins(self, call: WatchedCall | None, freed: tuple[bool, ...]) -> None:
         """Its bytes are the step's, which the tape measures."""
-        call = self._owner.last_call(self)
+        call = self._owner.open_call(self, call)
         if call is not None:
             call.backward_begins()
 
-    def backward_ends(self, is_whole: bool) -> None:
-        call = self._owner.last_call(self)
-        self.shown = (call and is_whole and call.shown()) or self.shown
-        self._owner.closed(self)
+    def backward_ends(self, call: WatchedCall | None, is_whole: bool) -> None:
+        call = self._owner.open_call(self, call)
+        if call is not None:
+            self.shown = (call.shown() if is_whole else None) or self.shown
+            self._owner.closed(call)
 
 
 class RunGraphs:
@@ -97,7 +99,7 @@ class RunGraphs:
 
     # -- Plans
 
-    def choose(self, graph: RunGraph, joint: Joint, default: list[fx.Node]) -> list[int]:
+    def choose(self, graph: RunGraph, joint: Joint, default: list[fx.Node]) -> Cut:
         def plan(sized: Joint, is_last: bool) -> CachedPlanner:
             planner = CachedPlanner(sized, default)
             graph.chosen = self._chosen(planner, is_last)
@@ -106,7 +108,7 @@ class RunGraphs:
         graph.planner = for_range(joint, self._seen.setdefault(graph.code, Seen()), plan)
         assert graph.chosen is not None
         self._graphs.append(graph)
-        return graph.chosen.saved
+        return graph.chosen.cut
 
     def _chosen(self, planner: CachedPlanner, is_last: bool) -> Chosen:
         if self.saving is not None:
@@ -152,15 +154,13 @@ class RunGraphs:
     def _forget_dead(self) -> None:
         self._open = [each for each in self._open if each[1]() is not None]
 
-    def last_call(self, graph: RunGraph) -> WatchedCall | None:
+    def open_call(self, graph: RunGraph, call: WatchedCall | None) -> WatchedCall | None:
+        """That call, or the graph's youngest where it is not known. None for one that has ended."""
         self._forget_dead()
-        return next((call() for each, call in reversed(self._open) if each is graph), None)
+        return next((found() for each, found in reversed(self._open) if each is graph and (call is None or call is found())), None)
 
-    def closed(self, graph: RunGraph) -> None:
-        for at in reversed(range(len(self._open))):
-            if self._open[at][0] is graph:
-                del self._open[at]
-                return
+    def closed(self, call: WatchedCall) -> None:
+        self._open = [each for each in self._open if each[1]() is not call]
 
     def can_save(self) -> int:
         """Bytes between the compiler's own plans and the smallest ones, in the step that ended last."""

@@ -9,6 +9,7 @@ from unittest.mock import patch
 import torch
 from torch import fx
 
+from ._again import Cut, repeating
 from ._costs import COSTS, loops
 from ._inductor import Handing, schedule_of
 from ._joint import Joint, Layouts, Others
@@ -21,9 +22,10 @@ from ._torch import backward_extracted_once, partitioners, without_warnings_of_n
 class Halves:
     """Bytes above those live before the graph runs: while forward runs, while others do, and while backward does."""
 
-    def __init__(self, joint: Joint, saved: list[int], others: Others = Others()) -> None:
-        forward, backward = _split(joint, saved)
-        self.hand_over(joint, saved)
+    def __init__(self, joint: Joint, cut: Cut, others: Others = Others()) -> None:
+        saved = cut.saved
+        forward, backward = _split(joint, cut)
+        self.hand_over(joint, cut)
         self.saved = sum(joint.bytes[at] for at in self._roots)
         handed = {joint.nodes[at].name: joint.roots[at] for at in saved}
         # Gradients that nobody else has are freed alike.
@@ -54,14 +56,14 @@ class Halves:
         self._to_schedule: _Forward | None = None
         if joint.fuses and not forward_schedule:
             self._forward = min(self._forward, _eager_peak(forward, {}, {}, set(), merges=True))
-            self._to_schedule = _Forward(joint, saved, forward)
+            self._to_schedule = _Forward(joint, cut, forward)
         if joint.layouts is None and backward_schedule:  # the first plan is the compiler's own
             strides = strides_of(joint, saved) | (forward_schedule.strides if forward_schedule else {})
             joint.layouts = Layouts(saved, strides, forward_schedule.in_memory if forward_schedule else None)
             joint.forward_of_default = self._to_schedule
 
-    def hand_over(self, joint: Joint, saved: list[int]) -> None:
-        self._joint, self._handed_over, self._roots = joint, saved, {joint.roots[at] for at in saved}
+    def hand_over(self, joint: Joint, cut: Cut) -> None:
+        self._joint, self._cut, self._roots = joint, cut, {joint.roots[at] for at in cut.saved}
         self._beside: dict[tuple[frozenset[int], frozenset[int]], Halves] = {}
 
     def beside(self, others: Others) -> Halves:
@@ -69,7 +71,7 @@ class Halves:
         same, key = self, self._key(others)
         if key != self._key(self.others):
             if key not in self._beside:  # its schedules take long, and every step asks
-                self._beside[key] = Halves(self._joint, self._handed_over, others)
+                self._beside[key] = Halves(self._joint, self._cut, others)
             same = self._beside[key]
         result = copy.copy(same)
         result.others = others
@@ -131,28 +133,28 @@ class Halves:
 class _Forward:
     """Gives the forward of a plan. Inductor changes what it lowers, so that a second call splits the graph again."""
 
-    def __init__(self, joint: Joint, saved: list[int], module: fx.GraphModule | None = None) -> None:
-        self._joint, self._saved, self._module = joint, saved, module
+    def __init__(self, joint: Joint, cut: Cut, module: fx.GraphModule | None = None) -> None:
+        self._joint, self._cut, self._module = joint, cut, module
 
     def __call__(self) -> fx.GraphModule:
         module, self._module = self._module, None
-        return module or _split(self._joint, self._saved)[0]
+        return module or _split(self._joint, self._cut)[0]
 
 
-def _split(joint: Joint, saved: list[int]) -> tuple[fx.GraphModule, fx.GraphModule]:
-    """As torch will split the graph when it is handed `saved`."""
-    nodes = [*joint.info.inputs, *(joint.nodes[at] for at in saved)]
+def _split(joint: Joint, cut: Cut) -> tuple[fx.GraphModule, fx.GraphModule]:
+    """As torch will split the graph for that cut."""
+    nodes = [*joint.info.inputs, *(joint.nodes[at] for at in cut.saved)]
     values, sizes = [each for each in nodes if not is_size(each)], [each for each in nodes if is_size(each)]
-    with without_warnings_of_nodes(), backward_extracted_once():
+    with without_warnings_of_nodes(), backward_extracted_once(), repeating(joint, cut):
         forward, backward = partitioners._extract_fwd_bwd_modules(
             joint.module, values, saved_sym_nodes=sizes, num_fwd_outputs=joint.outputs_of_forward,
             static_lifetime_input_nodes=joint.info.static_lifetime_input_nodes)
     with patch.object(fx.GraphModule, "recompile"):  # nobody calls these modules
         backward = partitioners.raise_getitems(partitioners.reordering_to_mimic_autograd_engine(backward))
         forward = partitioners.raise_getitems(forward)
-    if joint.layouts is not None and joint.layouts.saved != saved:
+    if joint.layouts is not None and not cut.is_default(joint, joint.layouts.saved):
         if joint.layouts.in_memory is None and reads_out_of_order(forward, joint):
-            forward_of_default = joint.forward_of_default or _Forward(joint, joint.layouts.saved)
+            forward_of_default = joint.forward_of_default or _Forward(joint, Cut(joint.layouts.saved))
             lowered = schedule_of(forward_of_default(), joint, is_for_memory=True)
             joint.layouts = dataclasses.replace(joint.layouts, in_memory=lowered.in_memory if lowered else {})
         compute_as_default(forward, backward, joint)

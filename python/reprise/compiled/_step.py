@@ -7,79 +7,20 @@ memory, and its chain is computed again with it. That also makes the step ten ti
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from .._reprise import _SplitPlan, _SplitStep
+from ._again import Cut
 from ._costs import COSTS, loops
+from ._held import Held
 from ._joint import Joint, Others
-from ._kinds import Kind, name_of
+from ._kinds import Kind
 from ._sizes import value_of
-
-# A compiler keeps a result in memory rather than compute a longer chain at each reader.
-_LONGEST_CHAIN = 30
 
 
 class Step:
     def __init__(self, joint: Joint, others: Others = Others()) -> None:
         self.joint, self._others = joint, others
-        count = len(joint.nodes)
-        self._held = [False] * count
-        self._sources: list[tuple[int, ...]] = [()] * count
-        self._chain: list[frozenset[int]] = [frozenset()] * count
-        self._find_held()
+        self._memory = Held(joint)
         self._lay_out()
-
-    # -- What has memory
-
-    def _find_held(self) -> None:
-        joint = self.joint
-        outputs = {joint.roots[at] for at in (*joint.forward_outputs, *joint.backward_outputs)}
-        self._is_read_by_call = self._read_by_calls(lambda user: True)
-        self._is_read_by_call_of_backward = self._read_by_calls(lambda user: not joint.in_forward[user])
-        for at, kind in enumerate(joint.kinds):
-            if kind is Kind.INPUT:
-                continue
-            if kind is Kind.VIEW or joint.roots[at] != at:
-                self._sources[at], self._chain[at] = self._through(joint.roots[at])
-                continue
-            if kind is Kind.ITEM:
-                self._held[at] = True
-                continue
-            sources: dict[int, None] = {}
-            chain: set[int] = set()
-            for each in joint.inputs[at]:
-                more, longer = self._through(joint.roots[each])
-                sources.update(dict.fromkeys(more))
-                chain |= longer
-            self._sources[at], self._chain[at] = tuple(sources), frozenset(chain)
-            self._held[at] = kind is not Kind.LOOP or not joint.fuses or self._gets_memory(at, outputs)
-
-    def _through(self, root: int) -> tuple[tuple[int, ...], frozenset[int]]:
-        """What is read from memory for it, and what is computed on the way."""
-        if self._held[root]:
-            return (root,), frozenset()
-        return self._sources[root], self._chain[root] | {root} if self.joint.kinds[root] is Kind.LOOP else frozenset()
-
-    def _read_by_calls(self, counts: Callable[[int], bool]) -> list[bool]:
-        """By those that count, itself or through a view."""
-        joint = self.joint
-        result = [False] * len(joint.nodes)
-        for at in reversed(range(len(joint.nodes))):
-            for user in joint.users[at]:
-                is_call = joint.kinds[user] is Kind.CALL or name_of(joint.nodes[user]) == "cat"
-                if is_call and counts(user) or joint.kinds[user] in (Kind.VIEW, Kind.ITEM) and result[user]:
-                    result[at] = True
-        return result
-
-    def _gets_memory(self, at: int, outputs: set[int]) -> bool:
-        joint = self.joint
-        if at in outputs or self._is_read_by_call[at] or at in joint.must_keep or joint.is_once(at):
-            return True
-        if len(self._chain[at]) >= _LONGEST_CHAIN or name_of(joint.nodes[at]) == "cat":
-            return True
-        if joint.in_forward[at]:
-            return sum(2 * joint.bytes[each] >= joint.bytes[at] for each in self._sources[at]) > 1
-        return len(joint.users[at]) > 1 and bool(self._sources[at])
 
     # -- Operators in order
 
@@ -93,7 +34,7 @@ class Step:
         self.half = 0
         operators: list[tuple[int, bool]] = []
         for at, is_backward in [*order, *((at, True) for at in joint.backward_order)]:
-            if joint.is_operator(at) and joint.kinds[at] is not Kind.VIEW and (self._held[at] or self._items(at)):
+            if joint.is_operator(at) and joint.kinds[at] is not Kind.VIEW and (self._memory.held[at] or self.joint.items(at)):
                 operators.append((at, is_backward))
                 self.half += not is_backward
         self.operators = operators
@@ -104,14 +45,14 @@ class Step:
             if slot == self.half:
                 self._begin_backward(beside[slot - 1] if slot else 0)
             reads = []
-            for source in self._sources[at]:
+            for source in self._memory.sources[at]:
                 own = numbers.get((source, is_backward and joint.runs_in_backward(source)))
                 if own is not None:
                     reads.append(own)
             makes = []
             nanoseconds, workspace = self._cost(at)
             total += nanoseconds
-            for made in self._items(at) or (at,):
+            for made in self.joint.items(at) or (at,):
                 if not is_backward and self._is_fixed(made):
                     continue
                 numbers[made, is_backward] = number = self.step.add_value(joint.bytes[made])
@@ -132,6 +73,7 @@ class Step:
         # The caller has them at least that long.
         self.step.add_operator(0, sorted(returned), [], beside + self._others.between)
         self.step.begin_backward()
+        self._between = 2 if self._others.late else 1  # operators of the step that are none of the graph
         if self._others.late:
             kept = {self._number[root] for root in self.joint.outputs_in_later_backward(self._others) if root in self._number}
             self.step.add_operator(0, sorted(kept), [], beside + self._others.late)
@@ -139,16 +81,11 @@ class Step:
     def values_of(self, operator: int) -> list[tuple[str, int]]:
         """Names and bytes of the largest that it reads or makes."""
         if operator >= self.half:
-            operator -= 2 if self._others.late else 1
+            operator -= self._between
         at, _ = self.operators[max(0, min(operator, len(self.operators) - 1))]
-        values = {*self._sources[at], *(self._items(at) or (at,))}
+        values = {*self._memory.sources[at], *(self.joint.items(at) or (at,))}
         largest = sorted(values, key=lambda each: -self.joint.bytes[each])[:3]
         return [(self.joint.nodes[each].name, self.joint.bytes[each]) for each in largest]
-
-    def _items(self, at: int) -> tuple[int, ...]:
-        """The results of an operator that has several."""
-        joint = self.joint
-        return tuple(user for user in joint.users[at] if joint.kinds[user] is Kind.ITEM and joint.roots[user] == user)
 
     def _is_fixed(self, at: int) -> bool:
         """No plan can drop it: the caller has it, or it cannot be made again."""
@@ -165,7 +102,7 @@ class Step:
         end = len(operators) - 1
         last_read = self._last_reads(operators)
         for slot, (at, is_backward) in enumerate(operators):
-            for made in () if is_backward else self._items(at) or (at,):
+            for made in () if is_backward else self.joint.items(at) or (at,):
                 if self._is_fixed(made):
                     hold(joint.bytes[made], slot, end if made in self._outputs else max(last_read[made], slot))
         if self.half < len(operators):
@@ -201,13 +138,13 @@ class Step:
             return joint.costs.get(node.name) or COSTS.call(node)
         value = value_of(node)
         device = value.device if hasattr(value, "device") else value[0].device
-        read = sum(joint.bytes[each] for each in self._sources[at])
+        read = sum(joint.bytes[each] for each in self._memory.sources[at])
         read += sum(joint.bytes[each] for each in joint.inputs[at] if joint.kinds[each] is Kind.INPUT)
-        made = sum(joint.bytes[each] for each in (at, *self._items(at)))
+        made = sum(joint.bytes[each] for each in (at, *self.joint.items(at)))
         # A loop that reads the result runs it again inside: it reads the sources, and not the result.
         moved = max(0, read - made) if self._merges_again(at) else read + made
         nanoseconds = moved * COSTS.traffic(device)
-        for each in (at, *self._chain[at]):
+        for each in (at, *self._memory.chain[at]):
             value = value_of(joint.nodes[each])
             elements = value.numel() if hasattr(value, "numel") else value[0].numel()
             nanoseconds += COSTS.loop(joint.nodes[each], elements)
@@ -216,11 +153,16 @@ class Step:
     def _merges_again(self, at: int) -> bool:
         """Whether all that backward reads the value with are loops."""
         joint = self.joint
-        return joint.in_forward[at] and joint.kinds[at] is Kind.LOOP and not self._is_read_by_call_of_backward[at]
+        return joint.in_forward[at] and joint.kinds[at] is Kind.LOOP and not self._memory.is_read_by_call_of_backward[at]
 
     # -- Plans
 
-    def kept_in(self, plan: _SplitPlan) -> set[int]:
-        """The nodes that forward hands over."""
+    def cut_of(self, plan: _SplitPlan) -> Cut:
         over = plan.handed_over
-        return self._outputs | {at for at, number in self._number.items() if over[number]}
+        runs: dict[int, tuple[int, ...]] = {}
+        for (at, _), slots in zip(self.operators[:self.half], plan.runs):
+            if slots:
+                places = (each - self._between for each in slots)
+                runs[at] = tuple(self.operators[each][0] if each >= self.half else -1 for each in places)
+        handed_over = self._outputs | {at for at, number in self._number.items() if over[number]}
+        return Cut(self.joint.saved_for(handed_over, runs), runs)

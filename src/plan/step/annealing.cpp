@@ -211,12 +211,13 @@ class Annealing {
 
   // In a split step, where `read` is the next one after the slot.
   bool can_run_again(Index storage, std::size_t run, Index slot, Index read) const {
-    if (run > 0 || graph_.storage(storage).op >= graph_.half() || read < graph_.half())
-      return false;
-    return slot < graph_.half() || memory_.next_read(storage, run, graph_.half()) > slot;
+    if (graph_.storage(storage).op >= graph_.half() || read < graph_.half()) return false;
+    if (!graph_.runs_again_once()) return true;
+    return run == 0 &&
+           (slot < graph_.half() || memory_.next_read(storage, run, graph_.half()) > slot);
   }
 
-  // In a split step an operator's one run again is before all that the second half reads of it.
+  // Where an operator runs again but once, it does so before all that the second half reads of it.
   // Whether the operator must run in the slot for that.
   bool moves_to(Index op, Index slot) {
     const std::vector<Index>& runs = memory_.runs(op);
@@ -226,16 +227,16 @@ class Annealing {
     return true;
   }
   bool must_move(Index op, Index slot) const {
-    return graph_.is_split() && memory_.runs(op).size() > 1 && memory_.runs(op).back() > slot;
+    return graph_.runs_again_once() && memory_.runs(op).size() > 1 &&
+           memory_.runs(op).back() > slot;
   }
 
   // With what it reads, as long as the draw says so; else that stays until then.
   void run_again(Index op, Index slot) {
     is_given_up_ = is_given_up_ || static_cast<double>(memory_.nanoseconds()) > most_nanoseconds_;
     if (is_given_up_) return;
-    if (graph_.is_split() && (op >= graph_.half() || slot < graph_.half() || !moves_to(op, slot))) {
-      return;
-    }
+    if (graph_.is_split() && (op >= graph_.half() || slot < graph_.half())) return;
+    if (graph_.runs_again_once() && !moves_to(op, slot)) return;
     if (left_ > 0) --left_;
     if (graph_.can_load(op) && below(2) == 0) {
       if (memory_.runs_in(op, slot)) return;
@@ -282,19 +283,17 @@ class Annealing {
     if (extra_.empty()) return false;
     const Run run = extra_[below(extra_.size())];
     const std::size_t seen = memory_.run_seen(run.op, run.slot);
-    const Index earliest = memory_.runs(run.op)[seen - 1] + 1;
+    Index earliest = memory_.runs(run.op)[seen - 1] + 1;
+    if (graph_.is_split()) earliest = std::max(earliest, graph_.half());
     Index latest = std::numeric_limits<Index>::max();
     for (const Index storage : graph_.makes(run.op)) {
       const Index read = memory_.next_read(storage, seen, run.slot);
       if (read != 0) latest = std::min(latest, read);
     }
     if (latest > graph_.operators() || latest < earliest) return false;
-    if (graph_.is_split()) {
-      if (latest < graph_.half()) return false;
-      return shift_to(run, latest);
-    }
-    const Index slot =
-        below(2) == 0 ? latest : earliest + static_cast<Index>(below(latest - earliest + 1));
+    const Index slot = graph_.runs_again_once() || below(2) == 0
+                           ? latest
+                           : earliest + static_cast<Index>(below(latest - earliest + 1));
     return shift_to(run, slot);
   }
 

@@ -158,7 +158,8 @@ class NextUseRun {
       }
       made.is_there = true;
       if (made.epoch++ > 0) forget_uses(storage);
-      made.is_settled = graph_.is_split() && (made.epoch > 1 || op >= graph_.half());
+      made.is_settled = (graph_.runs_again_once() && made.epoch > 1) ||
+                        (graph_.is_split() && op >= graph_.half());
       if (!made.is_settled) {
         const Candidate each = candidate(storage);
         candidates_.insert(std::lower_bound(candidates_.begin(), candidates_.end(), each), each);
@@ -179,11 +180,11 @@ class NextUseRun {
     if (!gone.is_settled) erase_candidate(storage);
   }
 
-  // From now on it goes only after its last use: a split step can make it again no more
+  // From now on it is dropped only after its last use. Its operator may not run once more
   // (StepGraph::split_at()).
   void settle(Index storage) {
     State& of = storages_[storage];
-    if (!graph_.is_split() || of.is_settled) return;
+    if (!graph_.runs_again_once() || of.is_settled) return;
     if (of.is_there) erase_candidate(storage);
     of.is_settled = true;
   }

@@ -46,6 +46,7 @@ SplitPlan split_plan(const SplitStep& step, const StepGraph& graph, const GraphP
   plan.peak_operator = cost.peak_slot;
   plan.recompute_nanoseconds = cost.recompute_nanoseconds;
   // Storages are in the order of the operators that make them, as in graph().
+  plan.runs = of.slots;
   const std::vector<bool> over = handed_over(graph, of);
   plan.handed_over.assign(step.bytes.size(), false);
   Index storage = 0;
@@ -53,6 +54,12 @@ SplitPlan split_plan(const SplitStep& step, const StepGraph& graph, const GraphP
     for (const Index value : op.makes) plan.handed_over[value] = over[storage++];
   }
   return plan;
+}
+
+void require_moves(const SplitOptions& options) {
+  if (options.moves >= 1) return;
+  throw UsageError("split step: a search of " + std::to_string(options.moves) +
+                   " moves; at least 1 is needed");
 }
 
 Hindsight search(const StepGraph& graph, const SplitOptions& options) {
@@ -67,7 +74,7 @@ Hindsight search(const StepGraph& graph, const SplitOptions& options) {
 
 }  // namespace
 
-StepGraph SplitStep::graph() const {
+StepGraph SplitStep::graph(bool repeats) const {
   Trace trace;
   trace.names.emplace_back();
   constexpr Index kNone = std::numeric_limits<Index>::max();
@@ -113,16 +120,13 @@ StepGraph SplitStep::graph() const {
                      std::to_string(beside.size()) + " of them");
   }
   StepGraph graph(trace, 0, beside);
-  graph.split_at(half);
+  graph.split_at(half, repeats);
   return graph;
 }
 
 SplitPlan plan_split(const SplitStep& step, const SplitOptions& options) {
-  const StepGraph graph = step.graph();
-  if (options.moves < 1) {
-    throw UsageError("split step: a search of " + std::to_string(options.moves) +
-                     " moves; at least 1 is needed");
-  }
+  const StepGraph graph = step.graph(options.repeats);
+  require_moves(options);
   const Hindsight found = search(graph, options);
   SplitPlan plan;
   if (found.plan) plan = split_plan(step, graph, *found.plan);
@@ -130,18 +134,20 @@ SplitPlan plan_split(const SplitStep& step, const SplitOptions& options) {
   return plan;
 }
 
-SplitPlan smallest_split(const SplitStep& step, std::int64_t moves, double seconds) {
-  const StepGraph graph = step.graph();
+SplitPlan smallest_split(const SplitStep& step, const SplitOptions& options) {
+  const StepGraph graph = step.graph(options.repeats);
+  require_moves(options);
   constexpr int kTries = 12;
   SplitPlan best = split_plan(step, graph, GraphPlan(graph));
   std::int64_t fails = 0;
   for (int i = 0; i < kTries && best.peak - fails > best.peak / 100; ++i) {
-    const std::int64_t budget = fails + (best.peak - fails) / 2;
-    const Hindsight found = search(graph, {.budget = budget, .moves = moves, .seconds = seconds});
+    SplitOptions within = options;
+    within.budget = fails + (best.peak - fails) / 2;
+    const Hindsight found = search(graph, within);
     if (found.plan) {
       best = split_plan(step, graph, *found.plan);
     } else {
-      fails = budget;
+      fails = within.budget;
     }
   }
   return best;

@@ -29,14 +29,15 @@ struct SplitStep {
   std::vector<std::int64_t> beside;  // bytes while each operator runs, whatever the plan
   Index half = 0;                    // the first operator of backward
 
-  // Throws UsageError, which names the first part that is wrong.
-  StepGraph graph() const;
+  // Throws UsageError, which names the first part that is wrong. `repeats`: StepGraph::split_at().
+  StepGraph graph(bool repeats = false) const;
 };
 
 struct SplitOptions {
   std::int64_t budget = 0;      // bytes, for everything
   std::int64_t moves = 100000;  // of the annealing: as many give the same plan each time
   double seconds = 60;          // a guard: the search then ends with the best plan so far
+  bool repeats = false;         // whether backward may make a value again more than once
   std::function<bool()> is_cancelled = {};
 };
 
@@ -45,15 +46,18 @@ struct SplitPlan {
 
   bool fits = false;              // if not, only `bound_nanoseconds` has a meaning
   std::vector<bool> handed_over;  // by value; false for those that backward does not need
-  std::int64_t peak = 0;          // bytes
-  Index peak_operator = 0;        // while that one runs, or just before it
+  // By operator, those of backward before which it runs again, in order.
+  std::vector<std::vector<Index>> runs;
+  std::int64_t peak = 0;    // bytes
+  Index peak_operator = 0;  // while that one runs, or just before it
   std::int64_t recompute_nanoseconds = 0;
   double bound_nanoseconds = 0;  // no plan recomputes for less
 };
 
 SplitPlan plan_split(const SplitStep& step, const SplitOptions& options);
 
-// The plan with the least peak that searches with so many moves each find. `seconds` guards each.
-SplitPlan smallest_split(const SplitStep& step, std::int64_t moves, double seconds = 60);
+// The plan with the least peak that a few searches find. The options are those of each, without
+// the budget.
+SplitPlan smallest_split(const SplitStep& step, const SplitOptions& options);
 
 }  // namespace reprise::plan

@@ -30,7 +30,7 @@ class StepGraph {
   };
 
   // With a store that moves so many bytes a second each way, what operators make may be loaded from
-  // it instead of being made again; 0: there is none.
+  // it instead of being recomputed; 0: there is none.
   // `beside`: of each slot (graph_plan.h), bytes that are there whatever the plan; empty: none.
   explicit StepGraph(const Trace& trace, double store_bytes_per_second = 0,
                      std::vector<std::int64_t> beside = {});
@@ -43,10 +43,15 @@ class StepGraph {
   void forget_store() { transfer_nanoseconds_.clear(); }
 
   // A step whose two halves are compiled apart: the second half begins at operator `half`. Only
-  // operators of the first half run again, at most once each, and before the second half's first
-  // read of what they make: a value is either handed over or recomputed.
-  void split_at(Index half) { half_ = half; }
+  // operators of the first half run again, and only in the second half. Unless `repeats`, each does
+  // so at most once, and before the second half's first read of what it makes: a value is either
+  // handed over or recomputed.
+  void split_at(Index half, bool repeats) {
+    half_ = half;
+    repeats_ = repeats;
+  }
   bool is_split() const { return half_ != kNoHalf; }
+  bool runs_again_once() const { return is_split() && !repeats_; }
   Index half() const { return half_; }
 
   Index operators() const { return static_cast<Index>(nanoseconds_.size()); }
@@ -100,6 +105,7 @@ class StepGraph {
   std::vector<std::int64_t> fixed_;
   std::vector<bool> is_kept_;
   Index half_ = kNoHalf;
+  bool repeats_ = false;
 };
 
 }  // namespace reprise::plan
