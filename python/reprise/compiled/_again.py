@@ -152,12 +152,14 @@ class _Runs:
             node.append(following)
 
     def _put_forward_first(self) -> None:
-        """Some operators that need no gradient stand among those of backward."""
+        """Some operators that need no gradient stand among those of backward. torch puts all that comes before these just before
+        its first use."""
         self._is_moved = True
-        begin = self._readers[0]
-        for node, is_forward in zip(self._joint.nodes[begin:], self._joint.in_forward[begin:]):
+        joint = self._joint
+        begin = next(at for at, node in enumerate(joint.nodes) if joint.after_tangents[at] and node.op == "call_function")
+        for node, is_forward in zip(joint.nodes[begin:], joint.in_forward[begin:]):
             if is_forward:
-                self._joint.nodes[begin].prepend(node)
+                joint.nodes[begin].prepend(node)
 
     def _before_slot(self, slot: int) -> list[str]:
         """What that operator of backward reads of backward's own results; if it reads none, what the nearest one before reads."""

@@ -154,9 +154,11 @@ class GraphPlanner:
             error = peak - plan.peak
         if best is not None:
             return best
-        halves, cut, plan = self.smallest()
-        if halves.peak > room:
-            raise NoPlan(halves.peak)
+        least = self.smallest()[0].peak
+        fitting = [each for each in self._realized if each[0].peak <= room]
+        if not fitting:
+            raise NoPlan(least)
+        halves, cut, plan = min(fitting, key=lambda each: each[2].recompute_nanoseconds)
         return self._chosen(cut, halves, plan.recompute_nanoseconds, begin)
 
     def smallest(self) -> Realized:
