@@ -31,7 +31,7 @@ class Cut:
     """How a plan splits a joint graph. Nodes are known by their place in it."""
 
     saved: list[int]  # what forward hands over, in order
-    # Operators of forward run again before these operators of backward, in order. -1 is before all of them.
+    # Each of these operators of forward runs again before those operators of backward, in order. -1 is before all of backward.
     runs: dict[int, tuple[int, ...]] = dataclasses.field(default_factory=dict)
 
     def repeats(self, joint: Joint) -> bool:
@@ -97,8 +97,8 @@ def repeated_in_time(backward: fx.GraphModule) -> Iterator[None]:
                 made.setdefault(name, buffer.get_name())
         return depend(self)
 
-    # Names are those before inductor's passes: what these replace is not held back. The entry only changes the key of stored
-    # code, which does not depend on `after` else.
+    # Nodes that inductor's own passes replace have other names, and do not wait. The entry changes the key of stored code, which
+    # does not contain `after`.
     marked = {**config.unsafe_marked_cacheable_functions, "run again in time, by reprise": repr(after)}
     with (patch.object(scheduler.Scheduler, "compute_dependencies", depend_in_time),
           config.patch(unsafe_marked_cacheable_functions=marked)):
