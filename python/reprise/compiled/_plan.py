@@ -128,7 +128,6 @@ class GraphPlanner:
             self.default = self.default.beside(others)
         if self.default.peak <= room:
             return self._chosen(Cut(self.default_saved), self.default, 0, begin)
-        best: Chosen | None = None
         previous: Cut | None = None
         error = 0  # of the planner's model, as the schedule showed it
         for _ in range(_TRIES if len(self.step.operators) <= _MANY_OPERATORS else 2):
@@ -147,19 +146,18 @@ class GraphPlanner:
                 error, previous = 0, None
                 continue
             peak = halves.late_peak if halves.late_peak > room else halves.peak
-            if peak <= room and (best is None or plan.recompute_nanoseconds < 1e9 * best.recompute_seconds):
-                best = self._chosen(cut, halves, plan.recompute_nanoseconds, begin)
             if _CLOSE * room <= peak <= room:
                 break
             error = peak - plan.peak
-        if best is not None:
-            return best
-        least = self.smallest()[0].peak
-        fitting = [each for each in self._realized if each[0].peak <= room]
-        if not fitting:
-            raise NoPlan(least)
-        halves, cut, plan = min(fitting, key=lambda each: each[2].recompute_nanoseconds)
+        if not self._within(room):
+            least = self.smallest()[0].peak
+            if least > room:
+                raise NoPlan(least)
+        halves, cut, plan = min(self._within(room), key=lambda each: each[2].recompute_nanoseconds)
         return self._chosen(cut, halves, plan.recompute_nanoseconds, begin)
+
+    def _within(self, room: int) -> list[Realized]:
+        return [each for each in self._realized if each[0].late_peak <= room and each[0].peak <= room]
 
     def smallest(self) -> Realized:
         """The plan of the least peak that was found."""
