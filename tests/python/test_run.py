@@ -77,6 +77,16 @@ def test_a_script_trains_within_a_share_of_its_activations_to_the_same_losses(na
     assert figures["plain"]["least"] <= figures["limit"]
 
 
+@pytest.mark.parametrize("budget", ["60%", "+4MB", "least"])
+def test_what_an_optimizer_keeps_more_with_each_step_is_no_step_s_need(budget, tmp_path):
+    script, report = SCRIPTS / "closure.py", tmp_path / "report.json"
+    expected = plain(script, "100")
+    out, errors, code = managed("--budget", budget, "--report", report, script, "100")
+    assert (out, code) == (expected, 0) and "needed more than the least" not in errors, errors
+    figures = json.loads(report.read_text())
+    assert figures["steps"] == 6 and figures["dropped"] > 0 and figures["peak"] <= figures["limit"]
+
+
 @pytest.mark.parametrize("every", [1, 3])
 def test_a_limit_is_that_of_the_optimizer_whose_step_needs_most(every, tmp_path):
     script, report = SCRIPTS / "alternating.py", tmp_path / "report.json"
@@ -145,21 +155,49 @@ def test_a_budget_below_the_least_is_told_before_the_script_goes_on(budget):
 @pytest.mark.parametrize("arguments, text", [
     (["--budget", "8GoB", "x.py"], "reprise run: --budget is '8GoB'; give bytes (8GiB, 400MB), bytes above"),
     (["--budget", "120%", "x.py"], "reprise run: --budget is '120%': a share is above 0% and at most 100%"),
+    (["--budget", "+40%", "x.py"], "reprise run: --budget is '+40%': a share is above 0% and at most 100%"),
     (["--budget=-3MB", "x.py"], "reprise run: --budget is '-3MB': it must be above 0"),
     (["--budget", "1GB", "no_such.py"], "reprise run: the script 'no_such.py' cannot be read: No such file or directory"),
     (["--budget", "1GB", str(SCRIPTS)], "is a folder; give a script, or -m and a module"),
     (["--budget", "1GB", "-m", "no.such"], "reprise run: no module 'no.such' can be run"),
-    (["x.py"], "reprise run: the following arguments are required: --budget"),
-    (["--budget", "1GB", "--device", "cuda:99", "x.py"], "reprise run: ")])
+    (["x.py"], "reprise run: the following arguments are required: --budget\n"),
+    (["--budget", "1GB"], "reprise run: the following arguments are required: SCRIPT\n"),
+    (["--budget", "1GB", "--device", "cuda:99", str(SCRIPTS / "small.py")], "reprise run: --device is 'cuda:99': "),
+    (["--budget", "1GB", "--device", "foo", str(SCRIPTS / "small.py")], "reprise run: --device is 'foo': ")])
 def test_what_cannot_be_run_is_one_line_and_exit_code_2(arguments, text):
     out, errors, code = managed(*arguments)
     assert (out, code, len(errors.splitlines())) == ("", 2, 1) and text in errors, errors
 
 
-def test_a_script_that_never_runs_a_backward_is_told():
-    out, errors, code = managed("--budget", "1GB", SCRIPTS / "small.py")
+@pytest.mark.parametrize("end", ["", "import sys; sys.exit()", "raise SystemExit(0)"])
+def test_a_script_that_never_runs_a_backward_is_told(end, tmp_path):
+    script = tmp_path / "idle.py"
+    script.write_text(end)
+    out, errors, code = managed("--budget", "1GB", script)
     assert (out, code) == ("", 2)
-    assert errors == f"reprise run: {SCRIPTS / 'small.py'} ran no backward, so there was nothing to keep within bytes\n"
+    assert errors == f"reprise run: {script} ran no backward, so there was nothing to keep within bytes\n"
+
+
+def test_a_script_that_catches_everything_trains_no_further_once_it_is_refused(tmp_path):
+    script, report = tmp_path / "catches.py", tmp_path / "report.json"
+    script.write_text("""
+import torch
+model = torch.nn.Sequential(*[torch.nn.Linear(128, 128) for _ in range(6)])
+optimizer = torch.optim.SGD(model.parameters(), .1)
+for step in range(5):
+    try:
+        model(torch.randn(512, 128)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        print(step)
+    except BaseException as error:
+        print(type(error).__name__)
+""")
+    out, errors, code = managed("--budget", "1%", "--report", report, script)
+    assert (out, code) == ("0\nRefused\nRefused\nRefused\nRefused\n", 2)
+    assert errors.startswith("reprise: error: --budget 1% is ") and len(errors.splitlines()) == 1
+    figures = json.loads(report.read_text())
+    assert errors == f"reprise: error: {figures['refused']}\n" and figures["limit"] is None and figures["steps"] == 0
 
 
 def test_a_script_that_trains_in_processes_of_its_own_is_told_that_they_are_not_bound():

@@ -46,7 +46,7 @@ class Asked:
                 share = float(text[:-1]) / 100
             except ValueError:
                 share = 0.0
-            if not 0 < share <= 1:
+            if not 0 < share <= 1 or text.startswith("+"):
                 raise UsageError(f"{name} is '{text}': a share is above 0% and at most 100%; {forms}")
             return Asked(text, share=share)
         try:
@@ -69,6 +69,11 @@ class Asked:
     @property
     def is_above_live(self) -> bool:
         return self.text.startswith("+")
+
+    @property
+    def follows_live(self) -> bool:
+        """Whether the limit is of what a step needs above what is live before it."""
+        return self.is_above_live or self.needs_plain_steps
 
     def limit_before_measuring(self, live: int) -> int:
         return live + self.bytes if self.is_above_live else self.bytes

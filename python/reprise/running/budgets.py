@@ -22,6 +22,8 @@ _MOST_CORRECTIONS = 3
 # Stretches that are measured where an optimizer steps seldom, or never.
 _MOST_MEASURED = 12
 _MORE = 1.1
+# Of the bytes of a step: what was live before it has to grow by more until the limit does.
+_GROWTH = 0.01
 
 
 def rank() -> str | None:
@@ -76,6 +78,7 @@ class RunBudgets:
     def __init__(self, asked: Asked, device: str) -> None:
         self.limit: int | None = None
         self.found: Measured | None = None
+        self.refusal: str | None = None
         self.measured_peak = 0
         self.total = Total()
         self.began = time.perf_counter()
@@ -102,8 +105,13 @@ class RunBudgets:
         say(f"a compiled graph is not planned, and keeps what the compiler chose: {why}")
 
     def training(self) -> MemoryBudget:
-        if self.found is None:
-            self._live = live_bytes(self._device)
+        if self.refusal is not None:
+            raise Refused(2)  # the script has caught the first one
+        live = live_bytes(self._device)
+        if self.found is not None:
+            self._follow(live)
+        else:
+            self._live = live
             if self._asked.is_above_live and self.limit != self._live + self._asked.bytes:
                 self._training = None  # the optimizer has made its state meanwhile
         if self._training is None:
@@ -192,13 +200,29 @@ class RunBudgets:
         refusal = self._asked.refusal(found)
         if refusal is not None:
             self._refuse(refusal)
-        self.limit = limit = self._asked.limit(found)
         if self._asked.needs_plain_steps:
             say(self._asked.describe(found))
+        self._live = found.live
+        self._keep_within(self._asked.limit(found))
+
+    def _keep_within(self, limit: int) -> None:
+        self.limit = limit
         self._training = MemoryBudget(limit, device=self._device, on_exceeded="pass" if self._asked.is_least else "raise")
         self._between = MemoryBudget(limit, device=self._device, on_exceeded="pass", plan_repeated_steps=False)
 
+    def _follow(self, live: int) -> None:
+        """A limit that is above what is live grows with it: some optimizers keep more with each step."""
+        assert self.limit is not None and self._training is not None
+        if not self._asked.follows_live or live - self._live <= _GROWTH * (self.limit - self._live):
+            return
+        plan = self._training.plan()
+        self._keep_within(self.limit + live - self._live)
+        self._live = live
+        if plan is not None:
+            self._training.use(plan, learn_other_step=True)
+
     def _refuse(self, text: str) -> None:
+        self.refusal = text
         say(f"error: {text}")
         raise Refused(2)
 
@@ -224,7 +248,7 @@ class RunBudgets:
 
     def report(self) -> dict[str, Any]:
         graphs = self._graphs.report() if self._graphs is not None else []
-        return {"budget": self._asked.text, "device": self._device, "limit": self.limit,
+        return {"budget": self._asked.text, "device": self._device, "limit": self.limit, "refused": self.refusal,
                 "plain": self.found and dataclasses.asdict(self.found), "measured_peak": self.measured_peak,
                 "seconds": time.perf_counter() - self.began, "graphs": [dataclasses.asdict(each) for each in graphs],
                 **dataclasses.asdict(self.total)}

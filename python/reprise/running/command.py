@@ -33,7 +33,7 @@ def parser() -> argparse.ArgumentParser:
                       "processes, those of rank 0 into FILE.rank0.json")
     made.add_argument("-m", dest="is_module", action="store_true", help="SCRIPT is the name of a module")
     made.add_argument("script", metavar="SCRIPT", help="the script, followed by its own arguments")
-    made.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    made.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS).required = False
     return made
 
 
@@ -43,34 +43,37 @@ def main(arguments: list[str]) -> None:
     try:
         asked = Asked.parse(given.budget)
         device = given.device or str(default_device())
-        live_bytes(device)
         program = Program(given.script, given.is_module)
-    except (UsageError, RuntimeError) as error:
+    except UsageError as error:
         _refuse(str(error).splitlines()[0])
+    try:
+        live_bytes(device)
+    except RuntimeError as error:
+        _refuse(f"--device is '{device}': {str(error).splitlines()[0]}")
     budgets = RunBudgets(asked, device)
     steps = Steps(budgets)
     steps.start()
     planned = contextlib.ExitStack()
     planned.enter_context(plans_what_is_compiled(budgets))
-    is_whole = is_refused = False
+    is_whole = False
     had_processes = _has_started_processes()
     try:
         program.run(given.arguments)
         is_whole = True
-    except Refused:
-        is_refused = True
-        raise
     except SystemExit as error:
         is_whole = not error.code
-        raise
+        # A script that says that all went well has ended like one that says nothing.
+        if not is_whole or steps.has_run_backward:
+            raise
     finally:
         planned.close()
         steps.stop(is_whole=is_whole)
-        if not is_refused and (steps.has_run_backward or not is_whole):
-            if steps.has_run_backward:
-                say(budgets.line())
-            if given.report:
-                _write(given.report, budgets)
+        if steps.has_run_backward and budgets.refusal is None:
+            say(budgets.line())
+        if given.report and (steps.has_run_backward or not is_whole):
+            _write(given.report, budgets)
+    if budgets.refusal is not None:  # the script has caught what ends it
+        raise Refused(2)
     if not steps.has_run_backward:
         text = f"{given.script} ran no backward, so there was nothing to keep within bytes"
         if _has_started_processes() and not had_processes:

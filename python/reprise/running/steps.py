@@ -216,6 +216,7 @@ class Steps:
             stretch.is_training = False
             assert budget is not None
             self._stretches += 1
+            self._watch_modules()  # also where this is refused
             self._budgets.trained(budget, min(self._optimizer_steps.values(), default=self._stretches) >= 2)
         elif not self._backward_in_between or not self._end_between():
             return  # a second optimizer of the same step, or what is held does not fit
