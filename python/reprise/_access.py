@@ -3,7 +3,7 @@ while somebody may look at them. Outside of steps they are as ever.
 
 - numpy(), __array__: as long as the array lives.
 - __dlpack__, to_dlpack(), untyped_storage() (also of pickling, torch.save, deepcopy, share_memory_()): as long as the
-  capsule's tensor or the storage object lives.
+  capsule's tensor or the storage object lives. A copy by __dlpack__ has memory of its own, which steps do not see.
 - data_ptr(): until the step ends.
 - tolist(), apply_(), map_(), map2_(): during the call.
 - float(), int(), bool(), complex() of a tensor, as torch.tensor() of a list of tensors asks for them: during the call.
@@ -78,11 +78,10 @@ def _of_storage(original: Callable[..., Any], storage: torch.UntypedStorage, *ar
 
 
 def _dlpack(original: Callable[..., Any], tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-    if tensor.requires_grad:
-        return original(tensor, *args, **kwargs)  # an error
-    alias = tensor.detach()
+    alias = tensor.detach().requires_grad_(tensor.requires_grad)  # __dlpack__ refuses one that requires gradients
     alias._reprise_hold = hold(tensor)  # type: ignore[attr-defined]
-    return original(alias, *args, **kwargs)
+    # A copy that the step saw could be dropped before its pointer is read.
+    return unseen(functools.partial(original, alias, *args, **kwargs))
 
 
 def _replace(owner: Any, name: str, during_step: Callable[..., Any]) -> None:
@@ -128,8 +127,10 @@ def install() -> None:
         _replace(torch.Tensor, name, _apply)
     for name in ("__float__", "__int__", "__index__", "__bool__", "__complex__"):
         _replace(torch.Tensor, name, _number)
-    for owner, name in ((torch.utils.dlpack, "to_dlpack"), (torch, "to_dlpack"), (torch._C, "_to_dlpack")):
-        _replace(owner, name, _dlpack)
+    for owner, name in ((torch.utils.dlpack, "to_dlpack"), (torch, "to_dlpack"), (torch._C, "_to_dlpack"),
+                        (torch._C, "_to_dlpack_versioned")):
+        if hasattr(owner, name):
+            _replace(owner, name, _dlpack)
     for name in ("_share_fd_cpu_", "_share_filename_cpu_", "__getitem__"):
         _replace(torch.UntypedStorage, name, _of_storage)
     profiler = torch.autograd.profiler

@@ -55,8 +55,9 @@ class Advice:
     state: bytes of parameters, buffers, optimizer state and gradients, on one device.
     plain_peak, plain_activations: bytes of the step as it is.
     ways: all that were estimated, whether they fit or not.
-    largest_batch, least_shards: with which the way of least memory fits; None where none was found, or none was needed.
-    together: (batch, shards), where only both together fit.
+    largest_batch: the most samples with which the way of least memory fits; None where none was found, or none was needed.
+    least_shards: the fewest devices among which the state is divided so that it fits; None as above.
+    together: (samples, devices), where only fewer samples and more devices together fit; else None.
     """
 
     remedy: Remedy

@@ -6,8 +6,10 @@ import contextlib
 from typing import Any, Callable, Iterator, Literal
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.nn.modules import module as modules
 from torch.nn.parameter import is_lazy
+from torch.utils._pytree import tree_any_only, tree_map_only
 
 from . import _reprise
 from ._reprise import Estimate, Machine
@@ -31,8 +33,8 @@ def estimate(
         found.trace.simulate("8GiB").slowdown
 
     The step runs once on the meta device, whose tensors have shapes and no memory. The module's parameters and buffers
-    are lent to it for the call. Inputs may have memory or be on the meta device. A model that does not fit is built under
-    ``with torch.device("meta")``.
+    are lent to it for the call. Inputs may have memory, be on the meta device or be fake tensors. A model that does not fit is
+    built under ``with torch.device("meta")``.
 
     loss: takes what the module returns and returns one real number. None: the result itself, if it is one number, its
         attribute `loss`, if it has one, or the sum of its elements.
@@ -54,6 +56,8 @@ def estimate(
             raise _reprise.UsageError(
                 f"estimate(): \"{name}\" has no shape yet; run the module once, so that lazy parameters get theirs")
 
+    inputs, keywords = _without_fakes((inputs, keywords))
+
     def run() -> torch.Tensor:
         try:
             with _names_of(module):
@@ -71,7 +75,21 @@ def estimate(
                 "returns a tensor of one number")
         return found
 
-    return _reprise.estimate(module, run, device, machine or Machine(), optimizer or "none", master_weights, shards)
+    with unset_fake_temporarily():
+        return _reprise.estimate(module, run, device, machine or Machine(), optimizer or "none", master_weights, shards)
+
+
+def _without_fakes(given: Any) -> Any:
+    """Fake tensors become tensors of the meta device, on which the step runs."""
+
+    def plain(value: FakeTensor) -> torch.Tensor:
+        with unset_fake_temporarily():
+            return torch.empty_strided(
+                [*map(int, value.size())], [*map(int, value.stride())], dtype=value.dtype, device="meta",
+                requires_grad=value.requires_grad)
+
+    # Containers of other inputs stay the program's own.
+    return tree_map_only(FakeTensor, plain, given) if tree_any_only(FakeTensor, lambda _: True, given) else given
 
 
 def _number_of(result: Any) -> Any:

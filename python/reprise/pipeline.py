@@ -185,6 +185,9 @@ class Pipeline:
         for index, (layer, stage) in enumerate(zip(self._layers, stages)):
             layer.place = f"Raised by layer {index} ({layer.name}) of the pipeline, in stage {stage}."
 
+    def __repr__(self) -> str:
+        return f"<Pipeline: {len(self._layers)} layers in {self.stages} stages>"
+
     def __call__(self, input: Value) -> Any:
         return self.forward(input)
 
@@ -227,10 +230,15 @@ class Pipeline:
         return self._own.timeline()
 
     def train(self, mode: bool = True) -> Pipeline:
+        """Puts all layers in training mode, or in evaluation mode, as torch.nn.Module.train() does; returns the pipeline.
+
+        Raises UsageError while the pipeline runs.
+        """
         self._own.train(mode)
         return self
 
     def eval(self) -> Pipeline:
+        """train(False)."""
         return self.train(False)
 
     @property
@@ -239,10 +247,12 @@ class Pipeline:
         return self._own.is_training()
 
     def parameters(self) -> Iterator[torch.nn.Parameter]:
+        """The parameters of all layers, in order, for an optimizer."""
         return itertools.chain.from_iterable(layer.parameters for layer in self._layers)
 
     @property
     def stages(self) -> int:
+        """The number of stages that the model is cut into."""
         return self._own.stages()
 
     def checkpoint_stop(self, micro_batches: int) -> int:

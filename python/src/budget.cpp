@@ -28,7 +28,12 @@ struct DeletesWithoutGil {
     delete object;
   }
 };
-using Budget = std::unique_ptr<MemoryBudget, DeletesWithoutGil>;
+// A budget, and what its repr says besides the limit.
+struct PythonBudget {
+  c10::Device device;
+  MemoryBudget budget;
+};
+using Budget = std::unique_ptr<PythonBudget, DeletesWithoutGil>;
 
 // Opened by `with`, on the thread that enters it.
 class Step {
@@ -169,7 +174,8 @@ void bind_report(py::module_& module) {
       .figure("loaded", &StepReport::loaded, "Values loaded from the store.")
       .figure("transfer_time", &StepReport::transfer_time,
               "Seconds that the step waited for the store.")
-      .figure("own_time", &StepReport::own_time, "Seconds of the library's own work on the host.");
+      .figure("own_time", &StepReport::own_time, "Seconds of the library's own work on the host.")
+      .pickled();
 }
 
 void bind_plan(py::module_& module) {
@@ -196,7 +202,8 @@ void bind_plan(py::module_& module) {
           "A proven bound that no plan's slowdown can be below.")
       .figure("step", &LearnedPlan::step,
               "A hash of all operators: equal for steps that are the same.")
-      .figure("operators", &LearnedPlan::operators, "The number of operators of the step.");
+      .figure("operators", &LearnedPlan::operators, "The number of operators of the step.")
+      .pickled_as_text();
 }
 
 }  // namespace
@@ -222,7 +229,7 @@ void bind_budget(py::module_& module) {
            "Ends the step before its block does: restores dropped values that are still held.\n\n"
            "Raises BudgetError if they do not fit. A second call does nothing.");
 
-  py::class_<MemoryBudget, Budget>(
+  py::class_<PythonBudget, Budget>(
       module, "MemoryBudget",
       "At most `limit` bytes on a device while a step runs.\n\n"
       "    budget = reprise.MemoryBudget(\"8GiB\")\n"
@@ -248,37 +255,43 @@ void bind_budget(py::module_& module) {
       "verify: compare every replayed value with a hash of the dropped one.\n"
       "paranoid: drop everything after every operator, for tests.\n\n"
       "Raises UsageError for a limit that is not positive and for options out of range.")
-      .def(py::init([](const py::object& limit, const py::kwargs& options) {
-             return Budget(
-                 new MemoryBudget(bytes_of(limit, "MemoryBudget: the limit"), options_of(options)));
+      .def(py::init([](const py::object& limit, const py::kwargs& given) {
+             const Bytes bytes = bytes_of(limit, "MemoryBudget: the limit");
+             const BudgetOptions options = options_of(given);
+             return Budget(new PythonBudget{options.device, MemoryBudget(bytes, options)});
            }),
            py::arg("limit"))
       .def_static(
           "fraction_of_device",
-          [](double fraction, const py::kwargs& options) {
+          [](const py::object& fraction, const py::kwargs& given) {
+            const auto share =
+                option_as<double>(fraction, "MemoryBudget: the fraction of the device",
+                                  "a number above 0 and at most 1");
+            const BudgetOptions options = options_of(given);
             return Budget(
-                new MemoryBudget(MemoryBudget::fraction_of_device(fraction, options_of(options))));
+                new PythonBudget{options.device, MemoryBudget::fraction_of_device(share, options)});
           },
           py::arg("fraction"),
-          "A fraction of all bytes of the device, above 0 and at most 1.\n\n"
+          "A fraction of all bytes of the device, above 0 and at most 1; UsageError for others.\n\n"
           "For the CPU these are the machine's memory or, if that is smaller, its control group's limit.")
       .def(
           "step",
-          [](MemoryBudget& budget) {
-            return std::unique_ptr<Step, DeletesWithoutGil>(new Step(budget));
+          [](PythonBudget& it) {
+            return std::unique_ptr<Step, DeletesWithoutGil>(new Step(it.budget));
           },
           py::keep_alive<0, 1>(),
           "A step, for `with`: what runs in its block, and every backward called in it, stays within the bytes.")
-      .def("report", &MemoryBudget::report, NoGil(),
-           "The report of the step that ended last, or of the one under way.")
       .def(
-          "plan", &MemoryBudget::plan, NoGil(),
+          "report", [](const PythonBudget& it) { return it.budget.report(); }, NoGil(),
+          "The report of the step that ended last, or of the one under way.")
+      .def(
+          "plan", [](const PythonBudget& it) { return it.budget.plan(); }, NoGil(),
           "The plan that was followed or made last; None if no step repeated or nothing was ever dropped.")
       .def(
           "use",
-          [](MemoryBudget& budget, const LearnedPlan& plan, bool learn_other_step) {
-            budget.use(plan, learn_other_step ? MemoryBudget::OnOtherStep::kLearn
-                                              : MemoryBudget::OnOtherStep::kThrow);
+          [](PythonBudget& it, const LearnedPlan& plan, bool learn_other_step) {
+            it.budget.use(plan, learn_other_step ? MemoryBudget::OnOtherStep::kLearn
+                                                 : MemoryBudget::OnOtherStep::kThrow);
           },
           py::arg("plan"), py::kw_only(), py::arg("learn_other_step") = false, NoGil(),
           "From the next step on, steps that begin like the plan's follow it.\n\n"
@@ -286,16 +299,16 @@ void bind_budget(py::module_& module) {
           "it raises PlanError when it ends, unless `learn_other_step`.")
       .def(
           "wait_for_plan",
-          [](const MemoryBudget& budget, double most) {
-            return budget.wait_for_plan(Seconds(most));
+          [](const PythonBudget& it, double most) {
+            return it.budget.wait_for_plan(Seconds(most));
           },
           py::arg("most"), NoGil(),
           "Waits at most that many seconds until nothing is being planned; whether nothing is.")
       .def_property_readonly(
           "least",
-          [](const MemoryBudget& budget) {
+          [](const PythonBudget& it) {
             const py::gil_scoped_release no_gil;
-            const auto least = budget.least();
+            const auto least = it.budget.least();
             return least ? std::optional(least->count) : std::nullopt;
           },
           "An estimate of the least bytes in which a step runs; None before the first whole step.")
@@ -303,7 +316,11 @@ void bind_budget(py::module_& module) {
       .def("__copy__", [](py::object self) { return self; })
       .def("__deepcopy__", [](py::object self, const py::object&) { return self; })
       .def_property_readonly(
-          "limit", [](const MemoryBudget& budget) { return budget.limit().count; }, "Bytes.");
+          "limit", [](const PythonBudget& it) { return it.budget.limit().count; }, "Bytes.")
+      .def("__repr__", [](const PythonBudget& it) {
+        return "MemoryBudget(limit=" + std::to_string(it.budget.limit().count) + ", device='" +
+               it.device.str() + "')";
+      });
 }
 
 }  // namespace reprise::python

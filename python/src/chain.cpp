@@ -64,7 +64,10 @@ void bind_document(Record<T>& record, const char* origin) {
 }
 
 void bind_stage(py::module_& module) {
-  Record<ChainStage> stage(module, "ChainStage", "The costs of one stage of a chain.");
+  Record<ChainStage> stage(
+      module, "ChainStage",
+      "The costs of one stage of a chain: times (float, seconds) and bytes (int).\n\n"
+      "Chain.check() raises UsageError, with the stage, for impossible ones.");
   stage.figure("name", &ChainStage::name, "Its name.")
       .figure("forward", &ChainStage::forward, "Seconds.")
       .figure("backward", &ChainStage::backward, "Seconds.")
@@ -84,7 +87,8 @@ void bind_stage(py::module_& module) {
               "Bytes of the gradient that its backward takes.")
       .figure("parameter_gradients", &ChainStage::parameter_gradients,
               "Bytes of the gradients that its backward makes and leaves.")
-      .figure("layers", &ChainStage::layers, "How many layers of the model it stands for.");
+      .figure("layers", &ChainStage::layers, "How many layers of the model it stands for.")
+      .pickled();
 
   Record<Chain> chain(
       module, "Chain",
@@ -94,7 +98,8 @@ void bind_stage(py::module_& module) {
       .figure("input_gradient", &Chain::input_gradient,
               "Bytes that the first stage's backward makes; 0 if nobody needs them.")
       .figure("forward", &Chain::forward, "Seconds of all stages.")
-      .figure("backward", &Chain::backward, "Seconds of all stages.");
+      .figure("backward", &Chain::backward, "Seconds of all stages.")
+      .pickled();
   bind_document(chain, "chain");
   chain.type().def("check", &Chain::check,
                    "Raises UsageError, with the stage, for impossible figures.");
@@ -107,18 +112,23 @@ void bind_schedule(py::module_& module) {
       .figure("steps", &steps_of,
               "A list of (operation, stage): keep, checkpoint, drop, backward, offload or load.")
       .figure("layers", &Schedule::layers,
-              "How many layers each stage stands for; empty: one each.");
+              "How many layers each stage stands for; empty: one each.")
+      .pickled_as_text();
   schedule.type().def(py::init(&schedule_of), py::arg("steps"),
                       py::arg("layers") = std::vector<std::int64_t>());
   bind_document(schedule, "schedule");
 
-  Record<ScheduleCost>(module, "ScheduleCost", "What a schedule costs, by the chain's figures.")
+  Record<ScheduleCost>(
+      module, "ScheduleCost",
+      "What a schedule costs, by the chain's figures: bytes (int) and times (float, seconds).\n\n"
+      "evaluate() returns it, and raises PlanError for a schedule that is not the chain's.")
       .figure("peak", &ScheduleCost::peak, "The most bytes at once, besides the chain's input.")
       .figure("time", &ScheduleCost::time, "Seconds of the whole step, transfers included.")
       .figure("recompute", &ScheduleCost::recompute,
               "Seconds beyond each stage's forward and backward once.")
       .figure("transfer", &ScheduleCost::transfer, "Seconds that the step waits for transfers.")
-      .figure("forwards", &ScheduleCost::forwards, "Runs of stages.");
+      .figure("forwards", &ScheduleCost::forwards, "Runs of stages.")
+      .pickled();
 
   const auto follow = [&](const char* name, auto function, const char* doc) {
     module.def(

@@ -94,6 +94,14 @@ Estimate estimate(const py::object& module, const py::function& loss, const py::
   return estimate_step(mirror, run, options);
 }
 
+using Kept = std::vector<std::pair<std::string, std::int64_t>>;
+
+Kept kept_of(const Estimate& it) {
+  Kept kept;
+  for (const auto& item : it.kept) kept.emplace_back(item.kind, item.bytes.count);
+  return kept;
+}
+
 void bind_machine(py::module_& module) {
   Record<Machine> machine(
       module, "Machine",
@@ -102,7 +110,8 @@ void bind_machine(py::module_& module) {
   machine.figure("flops", &Machine::flops, "Floating-point operations a second, in f32.")
       .figure("low_precision_flops", &Machine::low_precision_flops, "The same in 16-bit types.")
       .figure("bandwidth", &Machine::bandwidth, "Bytes a second, read and written.")
-      .figure("overhead", &Machine::overhead, "Seconds of every call.");
+      .figure("overhead", &Machine::overhead, "Seconds of every call.")
+      .pickled();
   machine.type()
       .def(
           py::init([](double flops, double low_precision_flops, double bandwidth, double overhead) {
@@ -161,17 +170,17 @@ void bind_estimate(py::module_& module) {
           "state", &Estimate::state,
           "parameters + buffers + optimizer_state + inputs: there before the step and after it.")
       .detail(
-          "kept",
-          [](const Estimate& it) {
-            std::vector<std::pair<std::string, std::int64_t>> kept;
-            for (const auto& item : it.kept) kept.emplace_back(item.kind, item.bytes.count);
-            return kept;
-          },
+          "kept", &kept_of,
           "The parts of `activations`, largest first: a list of (kind, bytes). A kind is a module's "
           "path without numbers and an operator: \"blocks.mlp/gelu\".")
-      .detail(
-          "trace", [](const Estimate& it) { return it.trace; },
-          "The step as a StepTrace, to try budgets on and to plan.");
+      .kept(&kept_of,
+            [](Estimate& it, const Kept& kept) {
+              for (const auto& [kind, bytes] : kept) it.kept.push_back({kind, Bytes(bytes)});
+            })
+      .detail("trace", &Estimate::trace, "The step as a StepTrace, to try budgets on and to plan.")
+      .pickled([](const py::tuple& values) {
+        return Estimate(values[values.size() - 1].cast<StepTrace>());
+      });
   module.def("estimate", &estimate);
 }
 

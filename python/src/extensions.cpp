@@ -31,7 +31,7 @@ namespace {
 using Memories = std::vector<std::pair<std::uint64_t, std::int64_t>>;
 
 struct Event {
-  const char* kind = "";
+  std::string kind = {};
   std::string name = {};
   Bytes bytes = {}, live = {};
   Seconds time{}, at{};
@@ -63,6 +63,10 @@ class EventLog final : public BudgetObserver {
     add(std::move(event), std::nullopt);
   }
 
+  std::size_t size() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return events_.size();
+  }
   std::vector<Event> take() {
     const std::lock_guard<std::mutex> lock(mutex_);
     return std::exchange(events_, {});
@@ -113,6 +117,11 @@ class PythonWeights final : public ValueWeights {
       throw UsageError("value_weights(): the weights are " + py::repr(given).cast<std::string>() +
                        "; give a dict of operators' names, or a function of (name, kind, number)");
     }
+  }
+
+  std::string shown() const {
+    if (function_) return "<ValueWeights by a function>";
+    return "<ValueWeights of " + std::to_string(by_name_.size()) + " operator names>";
   }
 
   std::unique_ptr<Step> step() override {
@@ -193,9 +202,11 @@ class PythonWeights final : public ValueWeights {
 };
 
 void bind_observers(py::module_& module) {
-  Record<Event>(module, "BudgetEvent", "An event of a step's tape.")
+  Record<Event>(module, "BudgetEvent",
+                "An event of a step's tape, with bytes (int) and times (float, seconds).\n\n"
+                "EventLog.take() returns them.")
       .figure(
-          "kind", [](const Event& it) { return std::string(it.kind); },
+          "kind", &Event::kind,
           "\"operator\": the program ran one. \"dropped\", \"restored\": a value. \"spent\": a value "
           "that was restored for replays alone. \"replayed\": an operator ran again. \"released\": "
           "the program no longer holds a storage.")
@@ -210,7 +221,8 @@ void bind_observers(py::module_& module) {
       .detail("arguments", &Event::arguments,
               "A list of (id, bytes): the storages that the operator read, or that was released.")
       .detail("results", &Event::results, "A list of (id, bytes): the storages that it made.")
-      .detail("written", &Event::written, "Indices of the arguments that it changed.");
+      .detail("written", &Event::written, "Indices of the arguments that it changed.")
+      .pickled();
 
   py::class_<BudgetObserver, std::shared_ptr<BudgetObserver>>(
       module, "BudgetObserver",
@@ -224,7 +236,9 @@ void bind_observers(py::module_& module) {
       "    ...\n"
       "    sum(event.time for event in log.take() if event.kind == \"replayed\")")
       .def(py::init<>())
-      .def("take", &EventLog::take, "The events since the last call: a list of BudgetEvent.");
+      .def("take", &EventLog::take, "The events since the last call: a list of BudgetEvent.")
+      .def("__repr__",
+           [](EventLog& log) { return "<EventLog: " + std::to_string(log.size()) + " events>"; });
 
   py::class_<TraceRecorder, BudgetObserver, std::shared_ptr<TraceRecorder>>(
       module, "TraceRecorder",
@@ -249,7 +263,11 @@ void bind_observers(py::module_& module) {
 
 void bind_weights(py::module_& module) {
   py::class_<ValueWeights, std::shared_ptr<ValueWeights>>(
-      module, "ValueWeights", "Weights for MemoryBudget(weights=...); value_weights() makes them.");
+      module, "ValueWeights", "Weights for MemoryBudget(weights=...); value_weights() makes them.")
+      .def("__repr__", [](const ValueWeights& weights) {
+        const auto* const given = dynamic_cast<const PythonWeights*>(&weights);
+        return given != nullptr ? given->shown() : "<ValueWeights by influence>";
+      });
   module.def(
       "value_weights",
       [](const py::object& weights, const py::object& gradient) -> std::shared_ptr<ValueWeights> {

@@ -8,6 +8,7 @@
 #include <reprise/memory.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <charconv>
 #include <optional>
 #include <string>
 #include <utility>
@@ -15,9 +16,31 @@
 #include "bindings.h"
 
 namespace reprise::python {
+namespace {
+
+// Throws UsageError for "60%".
+void refuse_share(const std::string& text, std::string_view name) {
+  double percent = 0;
+  const char* const end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, percent);
+  if (error != std::errc() || std::string_view(rest, end) != "%") return;
+  throw UsageError(
+      std::string(name) + " is '" + text +
+      "', and this call knows no step to take a share of; give bytes, such as \"8GiB\". "
+      "MemoryBudget.fraction_of_device(" +
+      py::repr(py::float_(percent / 100)).cast<std::string>() +
+      ") takes a share of the device's bytes. `reprise run --budget " + text +
+      "` and reprise.compile(memory_budget=\"" + text + "\") take a share of a step");
+}
+
+}  // namespace
 
 Bytes bytes_of(const py::handle& value, std::string_view name) {
-  if (py::isinstance<py::str>(value)) return parse_bytes(value.cast<std::string>());
+  if (py::isinstance<py::str>(value)) {
+    const auto text = value.cast<std::string>();
+    refuse_share(text, name);
+    return parse_bytes(text);
+  }
   if (PyIndex_Check(value.ptr()) != 0 && !py::isinstance<py::bool_>(value)) {
     const auto number = py::reinterpret_steal<py::object>(PyNumber_Index(value.ptr()));
     if (!number) throw py::error_already_set();
@@ -59,6 +82,7 @@ class Scope {
   }
   std::int64_t live_at_start() const { return start_.count; }
   std::int64_t peak() const { return (scope_ ? scope_->peak() : peak_).count; }
+  c10::Device device() const { return device_; }
 
  private:
   const c10::Device device_;
@@ -80,6 +104,7 @@ class HeldPin {
     const py::gil_scoped_release no_gil;
     pin_.reset();
   }
+  bool holds() const { return pin_.has_value(); }
 
  private:
   std::optional<Pin> pin_;
@@ -138,7 +163,12 @@ void bind_memory(py::module_& module) {
       .def_property_readonly(
           "peak_above_start",
           [](const Scope& scope) { return scope.peak() - scope.live_at_start(); },
-          "peak - live_at_start: the bytes that the measured work needed on top of those live before.");
+          "peak - live_at_start: the bytes that the measured work needed on top of those live before.")
+      .def("__repr__", [](const Scope& scope) {
+        return "PeakScope(peak=" + std::to_string(scope.peak()) +
+               ", peak_above_start=" + std::to_string(scope.peak() - scope.live_at_start()) +
+               ", device='" + scope.device().str() + "')";
+      });
 
   py::class_<detail::FreedBlocksUse>(
       module, "_FreedBlocksUse",
@@ -157,7 +187,10 @@ void bind_memory(py::module_& module) {
       .def(
           "__enter__", [](HeldPin& pin) -> HeldPin& { return pin; },
           py::return_value_policy::reference)
-      .def("__exit__", [](HeldPin& pin, const py::args&) { pin.release(); });
+      .def("__exit__", [](HeldPin& pin, const py::args&) { pin.release(); })
+      .def("__repr__", [](const HeldPin& pin) {
+        return pin.holds() ? "<Pin: holds the bytes>" : "<Pin: released>";
+      });
 }
 
 }  // namespace reprise::python

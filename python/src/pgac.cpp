@@ -112,6 +112,14 @@ PgacOptions pgac_options_of(const py::kwargs& given) {
   return options;
 }
 
+std::vector<std::string> routes_of(const PgacReport& report) {
+  std::vector<std::string> routes;
+  for (const PgacRoute route : report.routes) {
+    routes.emplace_back(kRoutes.at(static_cast<std::size_t>(route)));
+  }
+  return routes;
+}
+
 void bind_pgac_report(py::module_& module) {
   Record<LossyOptions> lossy(
       module, "LossyOptions",
@@ -126,7 +134,8 @@ void bind_pgac_report(py::module_& module) {
               "Steps from one audit to the next, in the mean.")
       .figure("min_bytes", &LossyOptions::min_bytes, "Smaller values stay as they are.")
       .figure("block", &LossyOptions::block, "Elements that share a minimum and a unit.")
-      .figure("seed", &LossyOptions::seed, "Of stochastic rounding, and of when audits are.");
+      .figure("seed", &LossyOptions::seed, "Of stochastic rounding, and of when audits are.")
+      .pickled();
   lossy.type().def(
       py::init([](double gradient_error, double int4_threshold, std::int64_t audit_every,
                   const py::object& min_bytes, std::int64_t block, std::uint64_t seed) {
@@ -141,9 +150,14 @@ void bind_pgac_report(py::module_& module) {
   Record<PgacLayer>(module, "PgacLayer", "One layer of the method.")
       .figure("name", &PgacLayer::name, "Its name.")
       .figure("first", &PgacLayer::first, "The first layer of the model that it stands for.")
-      .figure("count", &PgacLayer::count, "How many.");
+      .figure("count", &PgacLayer::count, "How many.")
+      .pickled();
 
-  Record<PgacReport>(module, "PgacReport", "The last observed step, with an entry for each layer.")
+  Record<PgacReport>(
+      module, "PgacReport",
+      "The last observed step: bytes (int) and times (float, seconds).\n\n"
+      "Lists have an entry for each layer, and are empty before the first step. Scores that are left\n"
+      "out and audits that fail raise nothing: `not_finite`, `changed` and `audit_failures` count them.")
       .figure("step", &PgacReport::step, "Its number; -1: none.")
       .figure("scores", &PgacReport::scores, "The influence in this step; NaN if no score came.")
       .figure("averages", &PgacReport::averages, "The moving averages; NaN if no score ever came.")
@@ -161,17 +175,9 @@ void bind_pgac_report(py::module_& module) {
       .figure("predicted_recompute", &PgacReport::predicted_recompute,
               "Seconds for the mask; only with a budget.")
       .figure("by_search", &PgacReport::by_search, "The mask is the cheapest that fits.")
-      .figure(
-          "routes",
-          [](const PgacReport& report) {
-            std::vector<std::string> routes;
-            for (const PgacRoute route : report.routes) {
-              routes.emplace_back(kRoutes.at(static_cast<std::size_t>(route)));
-            }
-            return routes;
-          },
-          "Each layer's route in the last run(): \"kept\", \"bf16\", \"int8\", \"int4\" or "
-          "\"recomputed\".")
+      .figure("routes", &routes_of,
+              "Each layer's route in the last run(): \"kept\", \"bf16\", \"int8\", \"int4\" or "
+              "\"recomputed\".")
       .figure("gradient_error", &PgacReport::gradient_error,
               "The most expected relative error of the gradients, by the lossy tier.")
       .figure("compressed_from", &PgacReport::compressed_from, "Parked bytes before compression.")
@@ -185,7 +191,14 @@ void bind_pgac_report(py::module_& module) {
               "The error that the last audit measured; -1: there was none.")
       .figure("refused", &PgacReport::refused, "Layers that stay exact.")
       .figure("lossy_off", &PgacReport::lossy_off,
-              "Why the lossy tier is switched off; empty if not.");
+              "Why the lossy tier is switched off; empty if not.")
+      .kept(&routes_of,
+            [](PgacReport& report, const std::vector<std::string>& routes) {
+              for (const auto& route : routes) {
+                report.routes.push_back(choice<PgacRoute>("route", py::str(route), kRoutes));
+              }
+            })
+      .pickled();
 }
 
 void bind_influence(py::module_& module) {
@@ -197,7 +210,8 @@ void bind_influence(py::module_& module) {
       .figure("gradients", &InfluenceScore::gradients, "Summed in `value`.")
       .figure("not_finite", &InfluenceScore::not_finite, "Left out: infinite, or not a number.")
       .figure("changed", &InfluenceScore::changed, "Left out: the activation was changed in place.")
-      .figure("missed", &InfluenceScore::missed, "Left out: the first backward kept no graph.");
+      .figure("missed", &InfluenceScore::missed, "Left out: the first backward kept no graph.")
+      .pickled();
   py::class_<InfluenceMeter>(
       module, "InfluenceMeter",
       "Scores activations by their influence on a step's gradients: s = |d * a|, with the gradient d\n"

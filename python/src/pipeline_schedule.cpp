@@ -9,9 +9,12 @@
 
 #include <optional>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "bindings.h"
+#include "record.h"
 
 namespace reprise::python {
 namespace {
@@ -28,18 +31,6 @@ PipelineWork work_of(const std::string& letter) {
                    "gradient)");
 }
 
-// Figures to read: bytes as int, seconds as float.
-template <class Class, class T>
-void bytes(Class& type, const char* name, Bytes T::*member, const char* doc) {
-  type.def_property_readonly(
-      name, [member](const T& it) { return (it.*member).count; }, doc);
-}
-template <class Class, class T>
-void seconds(Class& type, const char* name, Seconds T::*member, const char* doc) {
-  type.def_property_readonly(
-      name, [member](const T& it) { return (it.*member).count(); }, doc);
-}
-
 std::vector<PipelineMicroBatch> all_of(const PipelineResidency::Stage& stage) {
   std::vector<PipelineMicroBatch> all;
   for (std::int64_t i = 0; i < std::ssize(stage.choice_of); ++i) all.push_back(stage.of(i));
@@ -53,12 +44,13 @@ void bind_table(py::module_& module) {
              return PipelineAction{stage, work_of(work), micro_batch};
            }),
            py::arg("stage"), py::arg("work"), py::arg("micro_batch"))
-      .def_readonly("stage", &PipelineAction::stage)
+      .def_readonly("stage", &PipelineAction::stage, "Of the model, counted from 0.")
       .def_property_readonly(
           "work",
           [](const PipelineAction& action) { return std::string(1, letter_of(action.work)); },
           "\"F\" forward, \"B\" backward, \"I\" gradient of the stage's input, \"W\" of its parameters.")
-      .def_readonly("micro_batch", &PipelineAction::micro_batch)
+      .def_readonly("micro_batch", &PipelineAction::micro_batch,
+                    "Of the mini-batch, counted from 0.")
       .def("__str__", [](const PipelineAction& action) { return to_string(action); })
       .def("__repr__",
            [](const PipelineAction& action) {
@@ -67,14 +59,23 @@ void bind_table(py::module_& module) {
            })
       .def("__hash__",
            [](const PipelineAction& action) { return py::hash(py::str(to_string(action))); })
-      .def(py::self == py::self);
+      .def(py::self == py::self)
+      .def(py::pickle(
+          [](const PipelineAction& action) {
+            return std::tuple(action.stage, static_cast<int>(action.work), action.micro_batch);
+          },
+          [](const std::tuple<std::int64_t, int, std::int64_t>& values) {
+            const auto [stage, work, micro_batch] = values;
+            return PipelineAction{stage, static_cast<PipelineWork>(work), micro_batch};
+          }));
 
+  using Workers = std::vector<std::vector<PipelineSlot>>;
   py::class_<PipelineSchedule>(
       module, "PipelineSchedule",
       "A list of slots for each worker; a slot is a list of no action, one, or two that may overlap.\n\n"
       "`csv()` writes and `read_csv()` reads the form of torch.distributed.pipelining.")
-      .def(py::init([](std::int64_t stages, std::int64_t micro_batches,
-                       std::vector<std::vector<PipelineSlot>> workers, std::string name) {
+      .def(py::init([](std::int64_t stages, std::int64_t micro_batches, Workers workers,
+                       std::string name) {
              PipelineSchedule schedule{std::move(name), stages, micro_batches, std::move(workers)};
              schedule.check();
              return schedule;
@@ -82,13 +83,15 @@ void bind_table(py::module_& module) {
            py::arg("stages"), py::arg("micro_batches"), py::arg("workers"), py::kw_only(),
            py::arg("name") = "",
            "Raises PlanError, with worker and slot, for a list that cannot run.")
-      .def_readonly("name", &PipelineSchedule::name)
-      .def_readonly("stages", &PipelineSchedule::stages)
-      .def_readonly("micro_batches", &PipelineSchedule::micro_batches)
+      .def_readonly("name", &PipelineSchedule::name, "For pictures; empty if read from text.")
+      .def_readonly("stages", &PipelineSchedule::stages, "The number of stages of the model.")
+      .def_readonly("micro_batches", &PipelineSchedule::micro_batches,
+                    "The number of micro-batches of a mini-batch.")
       .def_property_readonly(
           "workers", [](const PipelineSchedule& schedule) { return schedule.workers; },
           "A copy of the lists.")
-      .def("worker_of_stage", &PipelineSchedule::worker_of_stage)
+      .def("worker_of_stage", &PipelineSchedule::worker_of_stage,
+           "The worker that runs each stage, as a list.")
       .def("csv", &PipelineSchedule::csv, "A line for each worker, as `0F0,0F1,,0B0`.")
       .def_static("parse_csv", &PipelineSchedule::parse_csv, py::arg("text"),
                   "Raises PlanError, with line and cell, for a text that is no schedule.")
@@ -101,18 +104,29 @@ void bind_table(py::module_& module) {
                     std::to_string(schedule.stages) + " stages, " +
                     std::to_string(schedule.micro_batches) + " micro-batches>";
            })
-      .def(py::self == py::self);
+      .def(py::self == py::self)
+      .def(py::pickle(
+          [](const PipelineSchedule& it) {
+            return std::tuple(it.name, it.stages, it.micro_batches, it.workers);
+          },
+          [](std::tuple<std::string, std::int64_t, std::int64_t, Workers> values) {
+            return std::make_from_tuple<PipelineSchedule>(std::move(values));
+          }));
 }
 
-void bind_names(py::module_& module) {
+// The functions of reprise.schedules, as static methods of a class.
+struct Schedules {};
+using SchedulesClass = py::class_<Schedules>;
+
+void bind_names(SchedulesClass& type) {
   const auto one_a_worker = [&](const char* name, auto function, const char* doc) {
-    module.def(name, function, py::arg("workers"), py::arg("micro_batches"), doc);
+    type.def_static(name, function, py::arg("workers"), py::arg("micro_batches"), doc);
   };
   const auto several = [&](const char* name, auto function, const char* doc) {
-    module.def(name, function, py::arg("workers"), py::arg("stages_per_worker"),
-               py::arg("micro_batches"), doc);
+    type.def_static(name, function, py::arg("workers"), py::arg("stages_per_worker"),
+                    py::arg("micro_batches"), doc);
   };
-  module.def(
+  type.def_static(
       "gpipe",
       [](std::int64_t workers, std::int64_t micro_batches, bool ascending) {
         return schedules::gpipe(workers, micro_batches,
@@ -132,14 +146,15 @@ void bind_names(py::module_& module) {
                "ZB-V: worker w has the stages w and 2 x workers - 1 - w.");
   one_a_worker("dual_pipe_v", &schedules::dual_pipe_v,
                "DualPipe cut in half; at least 2 x workers micro-batches.");
-  module.def("by_name", &schedules::by_name, py::arg("name"), py::arg("workers"),
-             py::arg("stages_per_worker"), py::arg("micro_batches"),
-             "The schedule with one of the names().");
-  module.def("names", &schedules::names, "The names that Pipeline takes as `schedule`.");
+  type.def_static("by_name", &schedules::by_name, py::arg("name"), py::arg("workers"),
+                  py::arg("stages_per_worker"), py::arg("micro_batches"),
+                  "The schedule with one of the names().");
+  type.def_static("names", &schedules::names, "The names that Pipeline takes as `schedule`.");
 
-  module.def("balance_by_cost", &balance_by_cost, py::arg("costs"), py::arg("parts"),
-             "The layers of each of `parts` runs of layers, whose largest sum of costs is least.");
-  module.def(
+  type.def_static(
+      "balance_by_cost", &balance_by_cost, py::arg("costs"), py::arg("parts"),
+      "The layers of each of `parts` runs of layers, whose largest sum of costs is least.");
+  type.def_static(
       "balance",
       [](const std::vector<double>& times, const std::vector<py::object>& sizes, std::int64_t parts,
          const py::object& bytes_per_part) {
@@ -153,18 +168,20 @@ void bind_names(py::module_& module) {
       "Raises BudgetError, with the least bytes that would do.");
 }
 
-void bind_lives(py::module_& module, py::module_& schedules) {
+void bind_lives(py::module_& module, SchedulesClass& schedules) {
   using Worker = PipelineLives::Worker;
-  py::class_<Worker>(module, "WorkerLives", "How many activations a worker holds.")
-      .def_readonly("kept", &Worker::kept, "After each slot of the worker's list.")
-      .def_readonly("checkpointed", &Worker::checkpointed,
-                    "The same for activations that are recomputed.")
-      .def_readonly("peak_kept", &Worker::peak_kept, "The most at once.")
-      .def_readonly("peak_checkpointed", &Worker::peak_checkpointed)
-      .def_readonly("buffer", &Worker::buffer,
-                    "The buffer of each activation, in the order of the worker's forwards.")
-      .def_readonly("buffers", &Worker::buffers, "The number of buffers, as few as lives permit.");
-  schedules.def(
+  Record<Worker>(module, "WorkerLives", "How many activations a worker holds.")
+      .detail("kept", &Worker::kept, "After each slot of the worker's list.")
+      .detail("checkpointed", &Worker::checkpointed,
+              "The same for activations that are recomputed.")
+      .figure("peak_kept", &Worker::peak_kept, "The most at once.")
+      .figure("peak_checkpointed", &Worker::peak_checkpointed,
+              "The most at once of those that are recomputed.")
+      .detail("buffer", &Worker::buffer,
+              "The buffer of each activation, in the order of the worker's forwards.")
+      .figure("buffers", &Worker::buffers, "The number of buffers, as few as lives permit.")
+      .pickled();
+  schedules.def_static(
       "activation_lives",
       [](const PipelineSchedule& schedule, std::int64_t checkpoint_stop) {
         return activation_lives(schedule, checkpoint_stop).workers;
@@ -175,34 +192,47 @@ void bind_lives(py::module_& module, py::module_& schedules) {
 }
 
 void bind_timeline(py::module_& module) {
-  auto event = py::class_<PipelineEvent>(module, "PipelineEvent", "One action, with its times.");
-  event.def_readonly("action", &PipelineEvent::action)
-      .def_readonly("recompute", &PipelineEvent::recompute,
-                    "Whether it is the recomputation before that B or I.");
-  seconds(event, "begin", &PipelineEvent::begin, "Seconds from the begin of the step.");
-  seconds(event, "end", &PipelineEvent::end, "Seconds from the begin of the step.");
+  Record<PipelineEvent>(
+      module, "PipelineEvent",
+      "One action of a worker, with its times (float, seconds from the begin of the step).")
+      .figure("action", &PipelineEvent::action, "What the worker did: a PipelineAction.")
+      .figure("recompute", &PipelineEvent::recompute,
+              "Whether it is the recomputation before that B or I.")
+      .figure("begin", &PipelineEvent::begin, "Seconds from the begin of the step.")
+      .figure("end", &PipelineEvent::end, "Seconds from the begin of the step.")
+      .pickled();
 
-  auto worker = py::class_<PipelineTimeline::Worker>(module, "WorkerTimeline");
-  worker.def_readonly("events", &PipelineTimeline::Worker::events, "In order.");
-  seconds(worker, "busy", &PipelineTimeline::Worker::busy, "The sum of the events, in seconds.");
-  bytes(worker, "peak", &PipelineTimeline::Worker::peak, "Predicted bytes; 0 where none were.");
+  using Worker = PipelineTimeline::Worker;
+  Record<Worker>(module, "WorkerTimeline", "What one worker did in a step.")
+      .detail("events", &Worker::events, "In order.")
+      .figure("busy", &Worker::busy, "The sum of the events, in seconds.")
+      .figure("peak", &Worker::peak, "Predicted bytes; 0 where none were.")
+      .pickled();
 
-  auto timeline = py::class_<PipelineTimeline>(module, "PipelineTimeline",
-                                               "What a step did, or is predicted to do.");
-  timeline.def_readonly("name", &PipelineTimeline::name)
-      .def_readonly("workers", &PipelineTimeline::workers)
-      .def_readonly("bubble", &PipelineTimeline::bubble,
-                    "The share of workers x time in which workers are idle.")
+  Record<PipelineTimeline> timeline(
+      module, "PipelineTimeline",
+      "What a step did, or is predicted to do: times (float, seconds from the begin of the step).\n\n"
+      "A notebook shows svg().");
+  timeline.figure("name", &PipelineTimeline::name, "That of the schedule.")
+      .detail("workers", &PipelineTimeline::workers, "A list of WorkerTimeline.")
+      .figure("time", &PipelineTimeline::time, "Seconds of the step.")
+      .figure("bubble", &PipelineTimeline::bubble,
+              "The share of workers x time in which workers are idle.")
+      .pickled();
+  timeline.type()
       .def(
           "text", &PipelineTimeline::text, py::arg("columns") = 100,
-          "A row for each worker: a letter (R for a recomputation) and the micro-batch; `.` is idle.")
-      .def("svg", &PipelineTimeline::svg, "A picture.")
+          "A row for each worker: a letter (R for a recomputation) and the micro-batch; `.` is idle.\n\n"
+          "Raises UsageError if `columns` is not between 1 and 10,000.")
+      .def("svg", &PipelineTimeline::svg,
+           "A picture. Raises UsageError for more than a million events.")
       .def("chrome_trace", &PipelineTimeline::chrome_trace,
            "The JSON of chrome://tracing and Perfetto.");
-  seconds(timeline, "time", &PipelineTimeline::time, "Seconds of the step.");
+  timeline.type().attr("_repr_html_") =
+      py::cpp_function(&PipelineTimeline::svg, py::is_method(timeline.type()));
 }
 
-void bind_simulation(py::module_& module, py::module_& schedules) {
+void bind_simulation(py::module_& module, SchedulesClass& schedules) {
   py::class_<PipelineStageCosts>(
       module, "PipelineStageCosts",
       "The figures of one stage and micro-batch: times in seconds, bytes as an int or a str.")
@@ -238,7 +268,7 @@ void bind_simulation(py::module_& module, py::module_& schedules) {
           "input: of the stage. saved: for backward besides the input. saved_for_weights: the part of\n"
           "both that W needs after I. temporaries: at once. resident: parameters and gradients.");
 
-  schedules.def(
+  schedules.def_static(
       "simulate",
       [](const PipelineSchedule& schedule,
          const std::optional<std::vector<PipelineStageCosts>>& costs, std::int64_t checkpoint_stop,
@@ -264,53 +294,66 @@ void bind_simulation(py::module_& module, py::module_& schedules) {
       "Raises UsageError for costs of another number of stages.");
 }
 
+std::vector<std::int64_t> counts_of(const std::vector<Bytes>& bytes) {
+  std::vector<std::int64_t> counts;
+  for (const Bytes each : bytes) counts.push_back(each.count);
+  return counts;
+}
+
+// The bytes of each worker.
+template <std::vector<Bytes> PipelineResidency::*kMember>
+void bind_counts(Record<PipelineResidency>& plan, const char* name, const char* doc) {
+  const auto get = [](const PipelineResidency& it) { return counts_of(it.*kMember); };
+  plan.detail(name, get, doc)
+      .kept(get, [](PipelineResidency& it, const std::vector<std::int64_t>& counts) {
+        it.*kMember = std::vector<Bytes>(counts.begin(), counts.end());
+      });
+}
+
 void bind_residency(py::module_& module) {
-  auto micro_batch = py::class_<PipelineMicroBatch>(
-      module, "PipelineMicroBatch", "The bytes and seconds of one stage and one micro-batch.");
-  bytes(micro_batch, "kept", &PipelineMicroBatch::kept,
-        "Bytes between its forward and its backward, its input included.");
-  bytes(micro_batch, "forward_peak", &PipelineMicroBatch::forward_peak,
-        "Bytes during its forward.");
-  bytes(micro_batch, "backward_peak", &PipelineMicroBatch::backward_peak,
-        "Bytes from its recomputation to the end of its backward.");
-  seconds(micro_batch, "recompute", &PipelineMicroBatch::recompute,
-          "Seconds before its backward, without waiting for the gradient.");
-  seconds(micro_batch, "recompute_within", &PipelineMicroBatch::recompute_within,
-          "Seconds during its backward.");
-  micro_batch
-      .def_readonly("recomputed_layers", &PipelineMicroBatch::recomputed_layers,
-                    "Layers that run at least twice.")
-      .def_readonly("layers", &PipelineMicroBatch::layers);
+  Record<PipelineMicroBatch>(module, "PipelineMicroBatch",
+                             "The bytes and seconds of one stage and one micro-batch.")
+      .figure("kept", &PipelineMicroBatch::kept,
+              "Bytes between its forward and its backward, its input included.")
+      .figure("forward_peak", &PipelineMicroBatch::forward_peak, "Bytes during its forward.")
+      .figure("backward_peak", &PipelineMicroBatch::backward_peak,
+              "Bytes from its recomputation to the end of its backward.")
+      .figure("recompute", &PipelineMicroBatch::recompute,
+              "Seconds before its backward, without waiting for the gradient.")
+      .figure("recompute_within", &PipelineMicroBatch::recompute_within,
+              "Seconds during its backward.")
+      .figure("recomputed_layers", &PipelineMicroBatch::recomputed_layers,
+              "Layers that run at least twice.")
+      .figure("layers", &PipelineMicroBatch::layers, "All layers of the stage.")
+      .pickled();
 
   using Stage = PipelineResidency::Stage;
-  py::class_<Stage>(module, "PipelineStageResidency", "The plan of one stage for each micro-batch.")
-      .def_readonly("worker", &Stage::worker)
-      .def_property_readonly("micro_batches", &all_of);
+  Record<Stage>(module, "PipelineStageResidency", "The plan of one stage for each micro-batch.")
+      .figure("worker", &Stage::worker, "The worker that runs the stage.")
+      .detail("micro_batches", &all_of, "A list of PipelineMicroBatch.")
+      .kept(&Stage::most_inputs_waiting)
+      .kept(&Stage::most_gradients_waiting)
+      .kept(&Stage::choice_of)
+      .kept(&Stage::choices)
+      .kept(&Stage::schedules)
+      .pickled();
 
-  const auto counts = [](const std::vector<Bytes>& bytes) {
-    std::vector<std::int64_t> counts;
-    for (const Bytes each : bytes) counts.push_back(each.count);
-    return counts;
-  };
-  py::class_<PipelineResidency>(module, "PipelineResidency",
-                                "What stages keep, planned from bytes.")
-      .def_readonly("stages", &PipelineResidency::stages)
-      .def_property_readonly(
-          "peaks", [counts](const PipelineResidency& plan) { return counts(plan.peaks); },
-          "The most bytes of each worker at once, as predicted.")
-      .def_property_readonly(
-          "bytes", [counts](const PipelineResidency& plan) { return counts(plan.bytes); },
-          "The bytes given to each worker.")
-      .def_readonly("timeline", &PipelineResidency::timeline, "The predicted step.")
-      .def(
-          "text", &PipelineResidency::text,
-          "For each stage the micro-batches that are kept, and how many layers of the others run again.");
+  Record<PipelineResidency> plan(module, "PipelineResidency",
+                                 "What stages keep, planned from bytes.");
+  plan.detail("stages", &PipelineResidency::stages, "A list of PipelineStageResidency.");
+  bind_counts<&PipelineResidency::peaks>(plan, "peaks",
+                                         "The most bytes of each worker at once, as predicted.");
+  bind_counts<&PipelineResidency::bytes>(plan, "bytes", "The bytes given to each worker.");
+  plan.figure("timeline", &PipelineResidency::timeline, "The predicted step.").pickled();
+  plan.type().def(
+      "text", &PipelineResidency::text,
+      "For each stage the micro-batches that are kept, and how many layers of the others run again.");
 }
 
 }  // namespace
 
 void bind_pipeline_schedule(py::module_& module) {
-  py::module_ schedules = module.def_submodule("schedules");
+  SchedulesClass schedules(module, "schedules", "The functions of reprise.schedules.");
   bind_table(module);
   bind_names(schedules);
   bind_lives(module, schedules);

@@ -44,7 +44,10 @@ SimulatedStep simulate(const StepTrace& trace, const py::object& budget,
 }
 
 void bind_simulation(py::module_& module) {
-  Record<SimulatedStep>(module, "SimulatedStep", "What a step of a trace does in fewer bytes.")
+  Record<SimulatedStep>(
+      module, "SimulatedStep",
+      "What a step of a trace does in fewer bytes: bytes (int) and times (float, seconds).\n\n"
+      "A step that does not fit is no error: `outcome` tells why.")
       .figure(
           "outcome", [](const SimulatedStep& it) { return std::string(name_of(it.outcome)); },
           "\"fits\"; \"out of memory\", where an operator did not fit although everything droppable "
@@ -55,7 +58,9 @@ void bind_simulation(py::module_& module) {
       .figure("peak", &SimulatedStep::peak, "The most bytes at once.")
       .figure("evictions", &SimulatedStep::evictions, "Values dropped for lack of bytes.")
       .figure("recomputations", &SimulatedStep::recomputations, "Operators that ran again.")
-      .figure("events", &SimulatedStep::events, "Events in the trace.");
+      .figure("events", &SimulatedStep::events, "Events in the trace.")
+      .kept(&SimulatedStep::outcome)
+      .pickled();
 
   Record<StepTrace> trace(
       module, "StepTrace",
@@ -72,7 +77,8 @@ void bind_simulation(py::module_& module) {
           "floor", &StepTrace::floor,
           "No budget can be below these bytes: constants, and one operator's inputs and results.")
       .figure("constants", &StepTrace::constants,
-              "Bytes of parameters and inputs, which are never dropped.");
+              "Bytes of parameters and inputs, which are never dropped.")
+      .pickled_as_text();
   trace.type()
       .def_static("read", &StepTrace::read, py::arg("file"), NoGil(),
                   "Reads a log of events or a document, plain or compressed by gzip.\n\n"
@@ -92,6 +98,15 @@ void bind_simulation(py::module_& module) {
           "by_index: look for the lowest score as a running step does, and not at every value.\n"
           "seed: of random draws.\n\n"
           "Raises UsageError for options out of range.");
+}
+
+using Runs = std::vector<std::tuple<std::int64_t, std::int64_t, bool>>;
+
+Runs runs_of(const StepPlan& plan) {
+  Runs runs;
+  runs.reserve(plan.runs.size());
+  for (const auto& run : plan.runs) runs.emplace_back(run.op, run.before, run.loads);
+  return runs;
 }
 
 using StepPlanner = StepPlan (*)(const StepTrace&, const StepPlanOptions&);
@@ -127,18 +142,17 @@ void bind_step_trace(py::module_& module) {
       .figure("transfer", &StepPlan::transfer, "Seconds to the store and back.")
       .figure("peak", &StepPlan::peak, "The most bytes at once.")
       .detail(
-          "runs",
-          [](const StepPlan& plan) {
-            std::vector<std::tuple<std::int64_t, std::int64_t, bool>> runs;
-            runs.reserve(plan.runs.size());
-            for (const auto& run : plan.runs) runs.emplace_back(run.op, run.before, run.loads);
-            return runs;
-          },
+          "runs", &runs_of,
           "A list of (op, before, loads) in order: operator `op` runs again right before operator "
           "`before` runs for the first time.\n\n"
           "Both count from 0, in the order of the trace and without its constants; `before` is the "
           "number of operators at the end of the step. With `loads` the results are loaded from the "
-          "store instead, where they went after the first run.");
+          "store instead, where they went after the first run.")
+      .kept(&runs_of,
+            [](StepPlan& plan, const Runs& runs) {
+              for (const auto& [op, before, loads] : runs) plan.runs.push_back({op, before, loads});
+            })
+      .pickled();
   bind_planner(
       module, "hindsight", &planners::hindsight,
       "The best plan that is found for a recorded step, and a proven bound.\n\n"

@@ -56,14 +56,17 @@ class Parked {
 };
 
 void bind_store(py::module_& module) {
-  Record<StoreStatistics>(module, "StoreStatistics", "What a store holds, and has moved.")
+  Record<StoreStatistics>(module, "StoreStatistics",
+                          "What a store holds, and has moved: counts and bytes (int).\n\n"
+                          "Store.statistics() returns them as of now.")
       .figure("count", &StoreStatistics::count, "Values that are parked now.")
       .figure("parked", &StoreStatistics::parked, "Their bytes.")
       .figure("waiting", &StoreStatistics::waiting,
               "The part of `parked` that has not left its original memory yet.")
       .figure("written", &StoreStatistics::written,
               "Bytes moved out of it since the store was made.")
-      .figure("read", &StoreStatistics::read, "Bytes loaded since the store was made.");
+      .figure("read", &StoreStatistics::read, "Bytes loaded since the store was made.")
+      .pickled();
 
   py::class_<Parked>(module, "ParkedTensor", "One parked value; dropped with the object.")
       .def(
@@ -130,7 +133,8 @@ void bind_compressed(py::module_& module) {
                            "The values parked in one form since the store was made.")
       .figure("count", &CompressedTotals::count, "Values.")
       .figure("before", &CompressedTotals::before, "Their bytes before.")
-      .figure("after", &CompressedTotals::after, "Their bytes in that form.");
+      .figure("after", &CompressedTotals::after, "Their bytes in that form.")
+      .pickled();
   Record<CompressionResult>(module, "CompressionResult", "How park_as() compressed one value.")
       .figure(
           "form",
@@ -141,7 +145,9 @@ void bind_compressed(py::module_& module) {
       .figure("before", &CompressionResult::before, "Bytes before.")
       .figure("after", &CompressionResult::after, "Bytes after.")
       .figure("spread", &CompressionResult::spread,
-              "The mean square of blocks' ranges by the mean of squares; 0 for an exact form.");
+              "The mean square of blocks' ranges by the mean of squares; 0 for an exact form.")
+      .kept(&CompressionResult::form)
+      .pickled();
   py::class_<PythonCompressedStore, PythonStore>(module, "CompressedStore",
                                                  "Keeps tensors where they are, in fewer bytes.")
       .def(

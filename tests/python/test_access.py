@@ -44,6 +44,29 @@ def test_arrays_keep_the_bytes_in_place_while_they_or_their_views_live(step):
     assert numpy.array_equal(rows, expected[3:5])
 
 
+@pytest.mark.parametrize("copied", [
+    lambda value: torch.from_dlpack(value.__dlpack__(copy=True)),
+    lambda value: torch.from_dlpack(value.__dlpack__(max_version=(1, 0), copy=True)),
+    lambda value: numpy.from_dlpack(value, copy=True), lambda value: torch.from_dlpack(value, copy=True)])
+def test_copies_by_dlpack_have_the_values_and_are_nobody_else_s(step, copied):
+    value, expected = dropped()
+    found = copied(value)
+    use_memory()
+    assert numpy.array_equal(numpy.asarray(found), expected)
+    found[0] = 7
+    use_memory()
+    assert torch.equal(value, torch.from_numpy(expected))
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+@pytest.mark.parametrize("name", [each for each in ("_to_dlpack", "_to_dlpack_versioned") if hasattr(torch._C, each)])
+def test_capsules_by_torch_s_own_functions_hold_the_bytes(step, name, requires_grad):
+    value, expected = dropped()
+    found = torch.from_dlpack(getattr(torch._C, name)(value.requires_grad_(requires_grad)))
+    use_memory()
+    assert numpy.array_equal(found.numpy(), expected)
+
+
 def test_writes_through_an_array_are_not_lost(step):
     value, expected = dropped()
     value.numpy()[:] = 7
@@ -141,7 +164,8 @@ def test_bytes_are_dropped_again_when_an_array_is_gone():
 
 @pytest.mark.parametrize("look", [
     lambda tensor: tensor.untyped_storage(), lambda tensor: tensor.numpy(), lambda tensor: torch.utils.dlpack.to_dlpack(tensor),
-    lambda tensor: tensor.__dlpack__(), lambda tensor: tensor.data_ptr(), saved_and_loaded, copy.deepcopy, pickle.dumps,
+    lambda tensor: tensor.__dlpack__(), lambda tensor: tensor.__dlpack__(copy=True), lambda tensor: tensor.data_ptr(),
+    saved_and_loaded, copy.deepcopy, pickle.dumps,
     lambda tensor: tensor.share_memory_(), lambda tensor: torch.multiprocessing.reductions.StorageWeakRef(tensor.untyped_storage())])
 def test_nothing_outlives_those_who_look_at_it(look):
     budget = reprise.MemoryBudget("4GiB")

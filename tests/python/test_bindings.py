@@ -2,7 +2,10 @@
 
 import copy
 import gc
+import json
 import pickle
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -81,7 +84,7 @@ def objects(folder):
     budget = reprise.MemoryBudget("1GiB", store=reprise.disk_store(folder))
     with budget.step() as step:
         torch.ones(4, requires_grad=True).sum().backward()
-    return [budget, step, budget.report(), reprise.PeakScope(), reprise.EventLog(), reprise.Pin(torch.ones(2)),
+    return [budget, step, reprise.PeakScope(), reprise.EventLog(), reprise.Pin(torch.ones(2)),
             reprise.disk_store(folder), reprise.value_weights({"aten::mm": 2.0}), _reprise.GraphExecGroup(),
             _reprise.hold(torch.ones(2))]
 
@@ -93,6 +96,94 @@ def test_objects_show_what_they_are_and_are_not_copied(tmp_path):
         for copies in (pickle.dumps,) if isinstance(each, reprise.MemoryBudget) else (copy.copy, copy.deepcopy, pickle.dumps):
             with pytest.raises(TypeError, match="cannot pickle"):
                 copies(each)
+
+
+def records(folder):
+    """Results of calls, one of each kind."""
+    log, x = reprise.EventLog(), torch.ones(600, 4)
+    budget = reprise.MemoryBudget("1GiB", observer=log, paranoid=True, min_bytes=0)
+    with budget.step():
+        (torch.ones(600, requires_grad=True) * 2).exp().sum().backward()
+    store = reprise.compressed_store("int8")
+    layers = [torch.nn.Linear(4, 4) for _ in range(3)]
+    chain = reprise.profile_chain(layers, x)
+    schedule = reprise.planners.sqrt(chain)
+    estimate = reprise.estimate(torch.nn.Linear(4, 4), x)
+    runner = reprise.Pgac(lossy=reprise.LossyOptions(gradient_error=0.1))
+    runner.run(layers, x).sum().backward()
+    runner.observe(0)
+    plan = pipeline(bytes="8MB", chunks=2).plan(torch.ones(8, 8))
+    return [
+        budget.report(), max(log.take(), key=lambda event: len(event.results)), store.park_as(torch.rand(600), "int8")[1],
+        store.totals()["int8"], store.statistics(), chain, chain.stages[0], schedule, reprise.planners.evaluate(chain, schedule),
+        reprise.Machine(flops=2.0), estimate, estimate.trace, estimate.trace.simulate("1GB"),
+        reprise.planners.hindsight(estimate.trace, "1GB", moves=5), reprise.LossyOptions(seed=3), runner.layers[0], runner.report(),
+        plan, plan.stages[0], plan.stages[0].micro_batches[0], plan.timeline, plan.timeline.workers[0],
+        plan.timeline.workers[0].events[0], reprise.schedules.activation_lives(reprise.schedules.gpipe(2, 4))[0]]
+
+
+def test_results_are_pickled_copied_and_written_as_json(tmp_path):
+    for each in records(tmp_path):
+        text = json.dumps(each.as_dict())
+        assert set(json.loads(text)) == {name for name, kind in vars(type(each)).items() if isinstance(kind, property)}
+        for again in (pickle.loads(pickle.dumps(each)), copy.copy(each), copy.deepcopy(each)):
+            assert type(again) is type(each) and repr(again) == repr(each) and json.dumps(again.as_dict()) == text
+
+
+def test_schedules_of_pipelines_and_their_actions_are_copied():
+    schedule = reprise.schedules.gpipe(2, 4)
+    action = schedule.workers[0][0][0]
+    for again in (pickle.loads(pickle.dumps((schedule, action))), copy.deepcopy((schedule, action))):
+        assert again == (schedule, action) and again[0].name == "gpipe"
+
+
+def test_a_pickle_of_another_version_says_so():
+    report = reprise.MemoryBudget("1GiB").report()
+    with pytest.raises(reprise.UsageError, match="^StepReport: the pickle has 1 values, and this version of reprise has "):
+        type(report).__new__(type(report)).__setstate__((1,))
+
+
+def test_a_share_is_refused_where_no_step_is_known_and_the_error_says_who_takes_one():
+    model, x = torch.nn.Sequential(torch.nn.Linear(4, 4)), torch.ones(2, 4)
+    for name, call in (("MemoryBudget: the limit", lambda: reprise.MemoryBudget("60%")),
+                       ("MemoryBudget: the limit", lambda: reprise.auto_checkpoint(model, memory_budget="60%")),
+                       ("segments", lambda: reprise.checkpoint_sequential(model, "60%", x))):
+        with pytest.raises(reprise.UsageError) as raised:
+            call()
+        assert str(raised.value) == (
+            name + " is '60%', and this call knows no step to take a share of; give bytes, such as \"8GiB\". "
+            "MemoryBudget.fraction_of_device(0.6) takes a share of the device's bytes. "
+            "`reprise run --budget 60%` and reprise.compile(memory_budget=\"60%\") take a share of a step")
+    with pytest.raises(reprise.UsageError, match="it has no number in front"):
+        reprise.MemoryBudget("many%")
+    for fraction in ("60%", None):
+        with pytest.raises(reprise.UsageError) as raised:
+            reprise.MemoryBudget.fraction_of_device(fraction)
+        assert str(raised.value) == f"MemoryBudget: the fraction of the device is {fraction!r}; give a number above 0 and at most 1"
+
+
+def test_objects_show_their_figures(tmp_path):
+    network = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
+    log, pin = reprise.EventLog(), reprise.Pin(torch.ones(2))
+    shown = [repr(reprise.MemoryBudget("8GiB", device="cpu")), repr(reprise.MemoryBudget.fraction_of_device(0.5, device="cpu")),
+             repr(log), repr(pin), repr(reprise.PeakScope("cpu")), repr(reprise.Pipeline(network, balance=[1, 1])),
+             repr(reprise.value_weights({"aten::mm": 2.0})), repr(reprise.value_weights(lambda name, kind, number: 1.0)),
+             repr(reprise.influence_weights())]
+    half = reprise.MemoryBudget.fraction_of_device(0.5).limit
+    assert shown[:4] == ["MemoryBudget(limit=8589934592, device='cpu')", f"MemoryBudget(limit={half}, device='cpu')",
+                         "<EventLog: 0 events>", "<Pin: holds the bytes>"]
+    assert shown[4].startswith("PeakScope(peak=") and shown[4].endswith(", peak_above_start=0, device='cpu')")
+    assert shown[5:] == ["<Pipeline: 2 layers in 2 stages>", "<ValueWeights of 1 operator names>", "<ValueWeights by a function>",
+                         "<ValueWeights by influence>"]
+    pin.release()
+    assert repr(pin) == "<Pin: released>"
+    timeline = reprise.schedules.simulate(reprise.schedules.gpipe(2, 4))
+    assert repr(timeline).startswith("PipelineTimeline(name='gpipe', time=") and timeline._repr_html_() == timeline.svg()
+
+
+def test_all_public_names_are_listed_before_they_are_loaded():
+    listed = subprocess.run([sys.executable, "-c", "import reprise; print(*dir(reprise))"], capture_output=True, text=True, check=True)
+    assert set(reprise.__all__) | {"__version__"} <= set(listed.stdout.split())
 
 
 def test_classes_that_calls_make_cannot_be_made_by_hand():

@@ -13,7 +13,8 @@ from torch.nn import functional as F
 import reprise
 from reprise import compiled
 from reprise.compiled._budget import CompiledBudget
-from reprise.compiled._plan import Need, NoPlan
+from reprise.compiled._needs import Need
+from reprise.compiled._plan import NoPlan
 
 BATCH, LENGTH, WIDTH, WORDS = 8, 32, 32, 32
 
@@ -191,8 +192,8 @@ class PlannerOf:
             raise NoPlan(self.least)
         return self.least
 
-    def largest_at_peak(self):
-        return [("mul", self.least)]
+    def held_at_peak(self):
+        return "mul"
 
 
 def test_a_graph_for_which_those_before_left_too_little_is_planned_until_corrections_are_used_up(monkeypatch):
@@ -200,11 +201,12 @@ def test_a_graph_for_which_those_before_left_too_little_is_planned_until_correct
     budget = CompiledBudget("+1MB")
     monkeypatch.setattr(budget._ranks, "choose", lambda planner, room, others: planner.choose(room, others))
     monkeypatch.setattr(budget, "_is_open", lambda: True)
+    graph = types.SimpleNamespace(live_before=reprise.live_bytes())
     budget.peaks, budget._needs, budget._live_before = [1], [Need((1, 1), (1, 1), (1, 1), (1, 1), 0)] * 2, budget.live()
-    assert budget._chosen_within(PlannerOf(2_000_000), reprise.live_bytes(), 1, is_last=True) == 2_000_000
+    assert budget._chosen_within(PlannerOf(2_000_000), graph, 1, is_last=True) == 2_000_000
     budget._corrections = 3
     with pytest.raises(reprise.BudgetError, match=r"it needs at least .* \(\d+ bytes\)\. At its smallest peak it holds mul"):
-        budget._chosen_within(PlannerOf(2_000_000), reprise.live_bytes(), 1, is_last=True)
+        budget._chosen_within(PlannerOf(2_000_000), graph, 1, is_last=True)
 
 
 def test_what_the_optimizer_adds_after_the_first_step_counts():

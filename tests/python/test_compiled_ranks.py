@@ -27,6 +27,14 @@ def test_a_budget_that_is_too_small_for_one_is_refused_by_both(found):
     assert all("needs at least" in each["refused"] for each in found)
 
 
+@pytest.mark.parametrize("kind", ["tensor_parallel", "fully_sharded"])
+def test_sharded_models_are_planned_and_no_collective_runs_for_that(kind, found):
+    for each in (rank[kind] for rank in found):
+        assert each["same"] and each["saves"] and each["said"] == []
+        plain, planned = each["collectives"]
+        assert plain == planned > 0
+
+
 def test_other_graphs_are_planned_by_each_with_a_warning(found):
     for rank, each in enumerate(found):
         assert each["other_graph"]["same"] and each["other_graph"]["predicted"] <= 0.85 * each["other_graph"]["default"]

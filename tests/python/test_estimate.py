@@ -1,11 +1,13 @@
 """reprise.estimate(): a step's bytes before anything is allocated, of the module that is then trained."""
 
+import contextlib
 import gc
 import weakref
 
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.checkpoint import checkpoint as torch_checkpoint
 
 import reprise
@@ -84,6 +86,21 @@ def test_a_model_that_was_never_allocated_is_estimated_from_inputs_without_memor
     assert found.parameters == pytest.approx(4 * found.parameter_count, rel=1e-4)
     assert found.optimizer_state == 2 * found.parameters
     assert found.peak > found.state + found.activations > 2e11
+
+
+@pytest.mark.parametrize("is_under_its_mode", [False, True])
+def test_fake_inputs_count_as_those_with_memory(is_under_its_mode):
+    class OfDict(Model):
+        def forward(self, given, *, mask):
+            return super().forward(given["x"].t()) * mask
+
+    model, x, mask = OfDict(), torch.randn(64, 256), torch.ones(256, 1)
+    expected = reprise.estimate(model, {"x": x}, mask=mask, loss=loss_of)
+    mode = FakeTensorMode()
+    x, mask = mode.from_tensor(x), mode.from_tensor(mask)
+    with mode if is_under_its_mode else contextlib.nullcontext():
+        found = reprise.estimate(model, {"x": x}, mask=mask, loss=loss_of)
+    assert repr(found) == repr(expected) and found.kept == expected.kept
 
 
 def test_kinds_have_the_paths_of_modules_without_numbers():

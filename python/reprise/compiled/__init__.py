@@ -12,6 +12,7 @@ import contextlib
 import functools
 import warnings
 from collections.abc import Callable, Iterator
+from types import CodeType
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from .._reprise import Error, UsageError
 from ..auto import device_of
 from ._budget import CompiledBudget, _budgets
 from ._frontier import Frontier, FrontierPoint, frontier
+from ._hooks import CUDA_GRAPHS, refuse_compiled_autograd
 from ._module import PlannedModule
 from ._report import GraphReport
 
@@ -64,6 +66,7 @@ def compile_within(model: Callable[..., Any], arguments: dict[str, Any], backend
     device = device_of(model) if device is None else device
     if backend is None:
         backend = _Backend(CompiledBudget(memory_budget, device), *given)
+        backend.limits.parts = _codes_below(model)
     else:
         backend.limits.set_device(device)
     compiled: Any = torch.compile(model, backend=backend, **options)
@@ -73,6 +76,12 @@ def compile_within(model: Callable[..., Any], arguments: dict[str, Any], backend
     for name, value in (("__class__", PlannedModule), ("_arguments", arguments), ("_backend", backend)):
         object.__setattr__(compiled, name, value)
     return compiled
+
+
+def _codes_below(model: Callable[..., Any]) -> frozenset[CodeType]:
+    """The functions of the modules within."""
+    types = {type(each) for each in model.modules()} - {type(model)} if isinstance(model, torch.nn.Module) else set()
+    return frozenset(each.forward.__code__ for each in types if hasattr(each.forward, "__code__"))
 
 
 @contextlib.contextmanager
@@ -161,10 +170,6 @@ def _refuse_options(options: dict[str, Any]) -> None:
     if options.get("mode") is not None and options.get("options") is not None:
         raise UsageError(f"reprise.compile: mode={options['mode']!r} and options={options['options']!r} are given, and "
                          "torch.compile takes one of the two; leave the other out")
-    graphs = options.get("mode") in ("reduce-overhead", "max-autotune") or (options.get("options") or {}).get("triton.cudagraphs")
-    if graphs:
-        raise UsageError("reprise.compile: CUDA graphs keep the memory of a step, so that there is nothing to plan; take "
-                         "another mode than reduce-overhead and max-autotune")
-    if torch._dynamo.config.compiled_autograd:
-        raise UsageError("reprise.compile: compiled autograd makes another graph of backward than the one that is planned; "
-                         "turn torch._dynamo.config.compiled_autograd off")
+    if options.get("mode") in ("reduce-overhead", "max-autotune") or (options.get("options") or {}).get("triton.cudagraphs"):
+        raise UsageError(CUDA_GRAPHS)
+    refuse_compiled_autograd()

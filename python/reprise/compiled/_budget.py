@@ -13,7 +13,7 @@ import gc
 import threading
 import warnings
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import CodeType
 from typing import Any
 
@@ -28,7 +28,8 @@ from ._cache import CachedPlanner
 from ._call import SCALARS, Call
 from ._graph import PlannedGraph
 from ._joint import Joint, Measured, Others
-from ._plan import Chosen, GraphPlanner, Need, NoPlan, for_range
+from ._needs import Need, largest_share, stacked, stacked_needs
+from ._plan import Chosen, GraphPlanner, NoPlan, for_range
 from ._ranks import Agreement
 from ._report import GraphReport, report_of
 from ._sizes import MOST_GROWTH, Seen
@@ -63,6 +64,7 @@ class CompiledBudget:
                              "such as '60%'")
         self.asked = Asked.parse(str(memory_budget), "memory_budget", has_least=False)
         self.set_device(device)
+        self.parts: frozenset[CodeType] = frozenset()  # code that is called from that of the whole model
         self.graphs: list[PlannedGraph] = []
         self._reported: list[GraphReport] = []  # of the graphs before
         # The calls of the step that is open, or of the last one, and what was measured at their backward.
@@ -114,7 +116,9 @@ class CompiledBudget:
         """Bytes of the device for the step that is open, or that a graph is compiled for."""
         if not self.asked.share:
             return self.asked.limit_before_measuring(live)
-        share = self.asked.share if self.asked.share >= 1 else (1 - _ROOM) * self.asked.share
+        whole = self.asked.share >= 1  # it is to bind nothing
+        share = self.asked.share if whole else (1 - _ROOM) * self.asked.share
+        live += whole * SCALARS
         if self._needs:
             return live + int(share * max(stacked_needs(self._needs, 1.0)))
         default = [each.chosen.default for each in self._in_step if each.chosen] if self._is_open() or newest is None else []
@@ -133,7 +137,7 @@ class CompiledBudget:
             def plan(sized: Joint, is_last: bool) -> CachedPlanner:
                 self._needs = before
                 planner = CachedPlanner(sized, default)
-                found[planner] = self._chosen_within(planner, graph.live_before, at, is_last)
+                found[planner] = self._chosen_within(planner, graph, at, is_last)
                 return planner
 
             seen = self._seen.setdefault(graph.code, Seen())
@@ -162,17 +166,24 @@ class CompiledBudget:
             gc.collect()  # compilers, and graphs that were compiled before, hold tensors in cycles
         return live_bytes(self.device)
 
-    def _chosen_within(self, planner: CachedPlanner, live_before: int, at: int, is_last: bool) -> Chosen:
-        live = min(live_bytes(self.device), live_before)  # a compiler may hold some bytes until the graph runs
+    def _chosen_within(self, planner: CachedPlanner, graph: PlannedGraph, at: int, is_last: bool) -> Chosen:
+        live = min(live_bytes(self.device), graph.live_before)  # a compiler may hold some bytes until the graph runs
         before = self._live_before if self._is_open() else live
         is_estimate = self._outgrow_needs(planner, at)
         limit = self._limit_above(before, planner)
         live += self._growth_of_live(planner, at)
-        others = self._needed_after(at, limit)
+        others, under_later = self._needed_after(at, limit)
+        live += under_later
         # Ranks see different sizes, and compile for larger ones at different times.
         choose = functools.partial(self._ranks.choose, planner) if not planner.joint.sizes.upper else planner.choose
+        room = limit - live - self._slack
+        if len(self._needs) <= at and (at or graph.is_part or graph.code in self.parts) and not planner.leaves_room_for_others(room):
+            # Nobody knows how many graphs come. This one hands over the least, if it can.
+            chosen = _forced(choose, 0, planner.beside_many())
+            if at or chosen.halves.own_peak <= room:
+                return chosen
         try:
-            return choose(limit - live - self._slack, others)
+            return choose(room, others)
         except NoPlan as none:
             if not is_last:
                 raise
@@ -186,7 +197,7 @@ class CompiledBudget:
                 raise self._refused(planner, none, limit, live) from None
         try:
             # It is not known yet whether somebody has the outputs in backward. The step will show it.
-            chosen = choose(limit - live - self._slack, Others(measured=planner.joint.with_nothing_held()))
+            chosen = choose(room, Others(measured=planner.joint.with_nothing_held()))
         except NoPlan as none:
             raise self._refused(planner, none, limit, live) from None
         self._is_hopeful = True
@@ -206,29 +217,31 @@ class CompiledBudget:
         return inputs + sum(each.chosen.halves.between - each.chosen.halves.between_with(sizes, Others())
                             for each, sizes in zip(self._in_step[:at], self._sizes) if each.chosen)
 
-    def _needed_after(self, at: int, limit: int) -> Others:
-        """What the graphs after this one will need."""
+    def _needed_after(self, at: int, limit: int) -> tuple[Others, int]:
+        """What the graphs after this one will need. And what is handed over by then, where the last call of this graph comes."""
         if len(self._needs) <= at:
-            return Others()
+            return Others(), 0
         live = self._live_before if self._is_open() else live_bytes(self.device)
-        share = _largest_share(self._needs, limit - live - self._slack)
-        own, later = self._needs[at], self._needs[at + 1:]
-        between, late = map(int, stacked_needs(later, share)) if later else (own.after, 0)
-        if any(each.graph == own.graph for each in later):  # its plan is that of later calls too
-            room = limit - live_bytes(self.device) - self._slack
+        share = largest_share(self._needs, limit - live - self._slack)
+        own = self._needs[at]
+        last = max(place for place, each in enumerate(self._needs) if each.graph == own.graph)
+        later = self._needs[last + 1:]
+        between, late = map(int, stacked_needs(later, share)) if later else (self._needs[last].after, 0)
+        under = int(max(sum(each) for each in zip((0.0, 0.0), *(each.between(share) for each in self._needs[at:last]))))
+        if last > at:  # it hands over no more than in each call
+            room = limit - live_bytes(self.device) - self._slack - under
             between, late = (max(most, int(room - each)) for most, each in zip((between, late), own.between(share)))
-        return Others(between, late, sum(each.gradients for each in later), own.measured)
+        return Others(between, late, sum(each.gradients for each in later), own.measured), under
 
     def _refused(self, planner: GraphPlanner, none: NoPlan, limit: int, live: int) -> BudgetError:
         least = live + none.least + self._slack
         ends = ", ".join(f"{name} up to {most}" for name, most in planner.joint.sizes.named.items())
         is_one_of_several = self.asked.share and self.measured and any(each is not self and each.peaks for each in _budgets)
-        several = ". Models that train in one step need one budget: reprise.compiled.budget()" if is_one_of_several else ""
-        made_by = ", ".join(f"{name} ({format_bytes(count)})" for name, count in planner.largest_at_peak())
+        several = ". If other models train in the same step, give all one budget: reprise.compiled.budget()" if is_one_of_several else ""
         return BudgetError(
             f"memory_budget '{self.asked.text}' is {format_bytes(limit)}, of which {format_bytes(live)} are live before the "
             f"graph runs; it needs at least {format_bytes(least)} ({least} bytes){ends and f' with {ends}'}. "
-            f"At its smallest peak it holds {made_by}. Raise memory_budget, or make the batch smaller{several}")
+            f"At its smallest peak it holds {planner.held_at_peak()}. Raise memory_budget, or make the batch smaller{several}")
 
     # -- Steps
 
@@ -325,7 +338,9 @@ class CompiledBudget:
     def _plan_again(self) -> None:
         self._corrections += 1
         last = len(self._in_step) - 1
-        self._needs = [each.planner.need(self.graphs.index(each), self.measured.get(place), is_last=place == last)
+        between = [each.planner.default.between if each.planner else 0 for each in self._in_step]
+        self._needs = [each.planner.need(self.graphs.index(each), self.measured.get(place), is_last=place == last,
+                                         beside=sum(between) - between[place])
                        for place, each in enumerate(self._in_step) if each.planner]
         for code in {each.code for each in self.graphs}:
             forget(code, {each.compilation for each in self.graphs if each.code is code})
@@ -341,38 +356,12 @@ class CompiledBudget:
                 for each in self.graphs if each.chosen and each.planner] or self._reported  # until they are compiled once more
 
 
-def stacked(halves: list[Any]) -> int:
-    """Of graphs in the order of their forwards: each runs over what those before it hand to backward."""
-    peak = between = late = 0
-    gradients = sum(each.gradients for each in halves)
-    for each in halves:
-        gradients -= each.gradients
-        later = 0 if each.others.measured else gradients
-        peak = max(peak, between + each.forward, late + each.backward + later)
-        between += each.between
-        late += each.late
-    return peak
-
-
-def _largest_share(needs: list[Need], room: int) -> float:
-    """How far all graphs can be from their smallest plans towards the compiler's own, alike."""
-    low, high = 0.0, 1.0
-    for _ in range(20):
-        share = (low + high) / 2
-        low, high = (share, high) if max(stacked_needs(needs, share)) <= room else (low, share)
-    return low
-
-
-def stacked_needs(needs: list[Need], share: float) -> tuple[float, float]:
-    """Until the first backward of the step begins, and from then on."""
-    peaks, saved = [0.0, 0.0], [0.0, 0.0]
-    gradients = sum(each.gradients for each in needs)
-    for need in needs:
-        gradients -= need.gradients
-        for at, (peak, between) in enumerate(zip(need.peaks(share), need.between(share))):
-            peaks[at] = max(peaks[at], saved[at] + peak + gradients * at)
-            saved[at] += between
-    return peaks[0], peaks[1]
+def _forced(choose: Callable[[int, Others], Chosen], room: int, others: Others) -> Chosen:
+    """A plan for those bytes, or else the smallest."""
+    try:
+        return choose(room, others)
+    except NoPlan as none:
+        return choose(none.least, others)
 
 
 _budgets: weakref.WeakSet[CompiledBudget] = weakref.WeakSet()

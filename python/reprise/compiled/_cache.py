@@ -24,7 +24,8 @@ from .. import _version
 from ._again import Cut
 from ._joint import Joint, Layouts, Measured, Others
 from ._key import key_of
-from ._plan import Chosen, GraphPlanner, Need
+from ._needs import Need
+from ._plan import Chosen, GraphPlanner
 from ._schedule import Halves
 
 # The folder; empty for no plans on disk.
@@ -86,9 +87,9 @@ class CachedPlanner(GraphPlanner):
         found = Cut.read(cut)
         return Chosen(found, Halves(self.joint, found, others), self.default, recompute_seconds, time.perf_counter() - begin, seconds)
 
-    def need(self, graph: int = 0, measured: Measured | None = None, is_last: bool = False) -> Need:
-        if graph or measured:
-            return super().need(graph, measured, is_last)
+    def need(self, graph: int = 0, measured: Measured | None = None, is_last: bool = False, beside: int = 0) -> Need:
+        if graph or measured or beside:
+            return super().need(graph, measured, is_last, beside)
         if self._known.get("need") is not None:
             return Need.read(self._known["need"])
         need = super().need()

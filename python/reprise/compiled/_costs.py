@@ -27,6 +27,8 @@ _SAMPLE, _SAMPLE_OF_DEVICE = 1 << 14, 1 << 24
 _TRAFFIC_SAMPLE, _TRAFFIC_SAMPLE_OF_DEVICE = 1 << 24, 1 << 28
 # Calls between two waits for an accelerator, whose launches overlap with them.
 _IN_FLIGHT = 10
+# Libraries whose operators do nothing but compute. Others may send, print or count: a collective waits for other ranks.
+_PURE = frozenset("aten prims inductor_prims rngprims mkldnn onednn quantized quantized_decomposed".split())
 
 Layouts = dict[fx.Node, tuple[int, ...]]  # strides of arguments
 
@@ -63,7 +65,9 @@ class Costs:
 
     def call(self, node: fx.Node, strides: Sequence[tuple[int, ...]] | None = None) -> tuple[int, int]:
         """Nanoseconds, and the bytes that the operator needs beside its arguments and results. `strides`: of each tensor that
-        is an argument, where they are not the graph's."""
+        is an argument, where they are not the graph's. Operators of other libraries are not called."""
+        if not isinstance(node.target, torch._ops.OpOverload) or node.target.namespace not in _PURE:
+            return self._moving(node), 0
         layouts = dict(zip(_tensors_of(node), strides, strict=True)) if strides is not None else {}
         nanoseconds, workspace = self._known(lambda: self._time_call(node, layouts), "call", *_key_of(node, layouts))
         return int(nanoseconds), int(workspace)
@@ -85,8 +89,12 @@ class Costs:
                 del result
                 return [round(_nanoseconds(run, device)), max(0, scope.peak_above_start - made)]
         except Exception:  # not every operator runs on invented values; it moves its bytes at least
-            moved = sum(_bytes_in(value_of(each)) for each in (node, *node.all_input_nodes))
-            return [round(moved * self.traffic(device)), 0]
+            return [self._moving(node), 0]
+
+    def _moving(self, node: fx.Node) -> int:
+        """Nanoseconds in which its bytes move."""
+        moved = sum(_bytes_in(value_of(each)) for each in (node, *node.all_input_nodes))
+        return round(moved * self.traffic(_device_of(node)))
 
     def loop(self, node: fx.Node, elements: int) -> float:
         """Nanoseconds of the arithmetic."""

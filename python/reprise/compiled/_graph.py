@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 class PlannedGraph:
     def __init__(self, budget: CompiledBudget, backend: str) -> None:
         self.budget, self.backend = budget, backend
-        self.code: CodeType = InstructionTranslator.current_tx().f_code
+        translator = InstructionTranslator.current_tx()
+        self.code: CodeType = translator.f_code
+        # Whether the rest of the function has graphs of its own.
+        self.is_part = bool(translator.output.compile_subgraph_reason.graph_break)
         self.compilation = CompileContext.current_compile_id()
         self.live_before = budget.live()
         self.planner: GraphPlanner | None = None

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import fx
+from torch._dynamo import compiled_autograd
 from torch._functorch import config
 
 from .. import _graphs
@@ -23,6 +24,9 @@ from ._joint import Joint
 from ._sizes import Binding
 from ._torch import common, partitioners
 
+
+CUDA_GRAPHS = "reprise.compile: CUDA graphs keep the memory of a step, so that there is nothing to plan; take another mode than " \
+              "reduce-overhead and max-autotune, and leave torch._inductor.config.triton.cudagraphs off"
 
 # References to what one list has: its own, the caller's variable, and the argument of the call that counts them.
 _ALONE = 3
@@ -152,6 +156,7 @@ def _compile(original: Callable[..., Any], begin_graph: Callable[[str | UsageErr
 
     @functools.wraps(compiled)
     def run(*values: Any) -> Any:
+        refuse_compiled_autograd()
         call = graph.forward_begins(binding.sizes(values))
         with _graphs.planned():
             results = compiled(*values)
@@ -164,6 +169,18 @@ def _compile(original: Callable[..., Any], begin_graph: Callable[[str | UsageErr
         return results
 
     return run
+
+
+def refuse_compiled_autograd() -> None:
+    if torch._dynamo.config.compiled_autograd or compiled_autograd.compiled_autograd_enabled:
+        raise UsageError("reprise.compile: compiled autograd makes another graph of backward than the one that is planned; "
+                         "turn torch._dynamo.config.compiled_autograd off")
+
+
+def _refuse_cuda_graphs(backend: str) -> None:
+    """They may be switched on by a mode of torch.compile, which no budget sees, or in inductor's configuration."""
+    if backend == "inductor" and sys.modules["torch._inductor.config"].triton.cudagraphs:
+        raise UsageError(CUDA_GRAPHS)
 
 
 def _is_alone_in(values: list[Any], at: int) -> bool:
@@ -209,6 +226,8 @@ def _choosing(graph: Graph, is_planned: list[bool]) -> Iterator[None]:
                 raise UsageError(
                     f"reprise.compile: torch's activation_memory_budget is {memory_budget}, in its configuration or as a "
                     "region_activation_memory_budget, and a graph can have one budget; take one of them away")
+            refuse_compiled_autograd()
+            _refuse_cuda_graphs(graph.backend)
             joint = Joint(known["module"], node_info, known["outputs"], fuses=graph.backend == "inductor")
         except UsageError as error:
             graph.refused(error)

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._library.fake_class_registry import FakeScriptObject
 
 from ._joint import Joint
 
@@ -43,4 +44,6 @@ def _form(value: Any) -> Any:
         return tuple(value.shape), value.stride(), str(value.dtype), str(value.device), value.requires_grad
     if isinstance(value, (list, tuple)):
         return [_form(each) for each in value]
+    if isinstance(value, FakeScriptObject):  # such as a mesh of devices, whose text has an address
+        return value.script_class_name
     return str(value)

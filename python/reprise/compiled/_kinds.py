@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import enum
 import operator
+import re
 from typing import Any
 
 import torch
@@ -38,6 +39,19 @@ def name_of(node: fx.Node) -> str:
     if isinstance(node.target, torch._ops.OpOverload):
         return node.target._schema.name.split("::")[1]
     return getattr(node.target, "__name__", str(node.target))
+
+
+def module_of(node: fx.Node) -> str:
+    """The path of the module whose forward made it."""
+    stack = node.meta.get("nn_module_stack") or {}
+    names = [path for path, _ in stack.values() if path]
+    return _plain(names[-1]) if names else "outside of modules"
+
+
+def _plain(path: str) -> str:
+    """"blocks.0.mlp" of "L['self'].blocks.0.mlp" and of "L['self']._modules['blocks']._modules['0']._modules['mlp']"."""
+    below = re.sub(r"^L\['\w+'\]", "", path)
+    return re.sub(r"\._modules\['(\w+)'\]", r".\1", below).lstrip(".") or "the model itself"
 
 
 def kind_of(node: fx.Node) -> Kind:

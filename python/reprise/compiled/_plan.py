@@ -9,11 +9,13 @@ from typing import Any, TypeVar
 
 from torch import fx
 
-from .._reprise import BudgetError, _SplitPlan
+from .._reprise import BudgetError, _SplitPlan, format_bytes
 from ._again import Cut
 from ._costs import COSTS
 from ._joint import Joint, Measured, Others
+from ._kinds import module_of
 from ._layouts import compute_as_default
+from ._needs import Need
 from ._schedule import Halves
 from ._sizes import Seen
 from ._step import Step
@@ -27,6 +29,10 @@ _MOVES = 50_000
 _MOVES_FOR_LEAST = 5_000
 # A plan that runs operators more than once is tried where its peak is below that share of the others' least.
 _WORTH_IT = 0.99
+# Values that an error names one by one.
+_NAMED = 5
+# Calls of compiled blocks in one step.
+_MANY_CALLS = 32
 # Nearer to the budget than that, a further try gains nothing to speak of.
 _CLOSE = 0.985
 
@@ -41,48 +47,6 @@ class Chosen:
     recompute_seconds: float
     planning_seconds: float
     seconds: float | None  # of both halves, recomputation included; None where nothing had to be planned, and so timed
-
-
-@dataclasses.dataclass(frozen=True)
-class Need:
-    """Bytes of a call of a graph under its smallest plan and under the compiler's own, each time until the first backward of
-    the step begins and from then on: in its peak, and between its halves. `graph` is the same number for calls of the same
-    graph."""
-
-    least_peaks: tuple[int, int]
-    least_between: tuple[int, int]
-    default_peaks: tuple[int, int]
-    default_between: tuple[int, int]
-    gradients: int
-    graph: int = 0
-    measured: Measured | None = None
-    after: int = 0  # bytes that code outside of graphs takes before backward
-    of_forward: int = 0  # of all results of forward
-
-    def peak(self, share: float) -> float:
-        return max(self.peaks(share))
-
-    def peaks(self, share: float) -> tuple[float, float]:
-        return _on_the_way(self.least_peaks, self.default_peaks, share)
-
-    def between(self, share: float) -> tuple[float, float]:
-        return _on_the_way(self.least_between, self.default_between, share)
-
-    def scaled(self, factor: float) -> Need:
-        """An estimate for larger sizes, of which nothing was measured."""
-        counts: dict[str, Any] = {name: tuple(int(one * factor) for one in each) if isinstance(each, tuple) else int(each * factor)
-                                  for name, each in vars(self).items() if name not in ("graph", "measured")}
-        return Need(**counts, graph=self.graph)
-
-    @staticmethod
-    def read(written: dict[str, Any]) -> Need:
-        fields: dict[str, Any] = {name: tuple(each) if isinstance(each, list) else each for name, each in written.items()}
-        return Need(**fields)
-
-
-def _on_the_way(least: tuple[int, int], most: tuple[int, int], share: float) -> tuple[float, float]:
-    early, late = (low + share * max(0, high - low) for low, high in zip(least, most))
-    return early, late
 
 
 class NoPlan(Exception):
@@ -122,10 +86,7 @@ class GraphPlanner:
         """The plan for at most `room` bytes above those live before the graph runs, the others' included. Raises NoPlan where
         there is none."""
         begin = time.perf_counter()
-        if others != self._others:
-            self._others = others
-            self._forget_step()
-            self.default = self.default.beside(others)
+        self._stand_beside(others)
         if self.default.peak <= room:
             return self._chosen(Cut(self.default_saved), self.default, 0, begin)
         previous: Cut | None = None
@@ -177,8 +138,11 @@ class GraphPlanner:
                 least = each
         return least
 
-    def need(self, graph: int = 0, measured: Measured | None = None, is_last: bool = False) -> Need:
-        """Of a call of that graph, without what other graphs need."""
+    def need(self, graph: int = 0, measured: Measured | None = None, is_last: bool = False, beside: int = 0) -> Need:
+        """Of a call of that graph, without what other graphs need. `beside`: what other calls hand over. The smallest plan is then
+        the one that hands over least, as far as its peak is below that."""
+        if beside:
+            self._stand_beside(Others(beside, beside, measured=measured))
         after = measured.between if measured and is_last else 0
         smallest, default = (each.beside(Others(after, measured=measured)) for each in (self.smallest()[0], self.default))
         if smallest.peak > default.peak:  # as where an operator's results are kept one by one
@@ -186,6 +150,14 @@ class GraphPlanner:
         return Need((smallest.early_peak, smallest.late_peak), (smallest.between, smallest.late),
                     (default.early_peak, default.late_peak), (default.between, default.late),
                     0 if measured else default.gradients, graph, measured, after, self.joint.bytes_of_forward)
+
+    def leaves_room_for_others(self, room: int) -> bool:
+        """Whether the compiler's own plan fits, and as many more of the kind as a large model calls."""
+        return self.default.own_peak + _MANY_CALLS * self.default.between <= room
+
+    def beside_many(self) -> Others:
+        """Beside so much that what is handed over counts, and not what runs meanwhile."""
+        return Others(self.default.own_peak, self.default.own_peak)
 
     def finish(self, chosen: Chosen | None, forward: fx.GraphModule, backward: fx.GraphModule) -> list[str]:
         """Changes that plan's halves so that they compute as the compiler's own do. Gives the order in which forward is to draw,
@@ -195,10 +167,13 @@ class GraphPlanner:
         compute_as_default(forward, backward, self.joint)
         return self.joint.draw_order or []
 
-    def largest_at_peak(self) -> list[tuple[str, int]]:
-        """The names and bytes of what the operator reads and makes during which the smallest plan takes most."""
-        _, _, plan = self.smallest()
-        return self.step.values_of(plan.peak_operator)
+    def held_at_peak(self) -> str:
+        """The values during which the smallest plan takes most, with the modules that make them."""
+        _, cut, plan = self.smallest()
+        values = [(self.joint.nodes[at], self.joint.bytes[at]) for at in self.step.values_during(plan.peak_operator, cut)]
+        named, others = values[:_NAMED], [count for _, count in values[_NAMED:] if count]
+        texts = [f"{node.name} of {module_of(node)} ({format_bytes(count)})" for node, count in named]
+        return ", ".join(texts) + (f", and {len(others)} others ({format_bytes(sum(others))})" if others else "")
 
     def _error_at_least(self) -> int:
         halves, _, plan = self.smallest()
@@ -224,6 +199,12 @@ class GraphPlanner:
             return False
         self._forget_step()
         return True
+
+    def _stand_beside(self, others: Others) -> None:
+        if others != self._others:
+            self._others = others
+            self._forget_step()
+            self.default = self.default.beside(others)
 
     def _forget_step(self) -> None:
         self._step = None

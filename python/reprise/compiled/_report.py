@@ -9,7 +9,7 @@ import re
 from ._again import Cut
 from ._call import Shown
 from ._joint import Joint
-from ._kinds import Kind
+from ._kinds import Kind, module_of
 from ._plan import Chosen, GraphPlanner
 
 
@@ -42,7 +42,7 @@ def report_of(name: str, backend: str, planner: GraphPlanner, chosen: Chosen, sh
     return GraphReport(
         graph=name, backend=backend, default_peak=chosen.default.peak, predicted_peak=chosen.halves.peak,
         measured_peak=shown.peak if shown else None, handed_over=chosen.halves.saved, kept=_kept(joint, chosen),
-        recomputed=dict(collections.Counter(_module_of(joint, at) for at in again)),
+        recomputed=dict(collections.Counter(module_of(joint.nodes[at]) for at in again)),
         recomputed_lines=dict(collections.Counter(_line_of(joint, at) for at in again)),
         recompute_seconds=chosen.recompute_seconds, predicted_seconds=chosen.seconds, measured_seconds=shown.seconds if shown else None,
         planning_seconds=chosen.planning_seconds, sizes=joint.sizes.named)
@@ -61,7 +61,7 @@ def _kept(joint: Joint, chosen: Chosen) -> dict[str, int]:
     counts = {"copies in other layouts": chosen.halves.copies} if chosen.halves.copies else {}
     for at in dict.fromkeys(joint.roots[each] for each in chosen.cut.saved):
         if joint.bytes[at]:
-            name = _module_of(joint, at)
+            name = module_of(joint.nodes[at])
             counts[name] = counts.get(name, 0) + joint.bytes[at]
     return counts
 
@@ -70,15 +70,3 @@ def _line_of(joint: Joint, at: int) -> str:
     """The innermost line of the model's code."""
     lines = re.findall(r'File "(.+)", line (\d+)', joint.nodes[at].meta.get("stack_trace") or "")
     return ":".join(lines[-1]) if lines else "unknown"
-
-
-def _module_of(joint: Joint, at: int) -> str:
-    stack = joint.nodes[at].meta.get("nn_module_stack") or {}
-    names = [path for path, _ in stack.values() if path]
-    return _plain(names[-1]) if names else "outside of modules"
-
-
-def _plain(path: str) -> str:
-    """"blocks.0.mlp" of "L['self'].blocks.0.mlp" and of "L['self']._modules['blocks']._modules['0']._modules['mlp']"."""
-    below = re.sub(r"^L\['\w+'\]", "", path)
-    return re.sub(r"\._modules\['(\w+)'\]", r".\1", below).lstrip(".") or "the model itself"

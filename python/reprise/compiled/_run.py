@@ -21,11 +21,11 @@ from .._older import name_of
 from .._reprise import UsageError, live_bytes
 from . import _hooks
 from ._again import Cut
-from ._budget import stacked, stacked_needs
 from ._cache import CachedPlanner
 from ._call import Shown, WatchedCall
 from ._joint import Joint, Others
-from ._plan import Chosen, GraphPlanner, Need, NoPlan, for_range
+from ._needs import Need, stacked, stacked_needs
+from ._plan import Chosen, GraphPlanner, NoPlan, for_range
 from ._report import GraphReport, report_of
 from ._sizes import Seen
 from ._torch import InstructionTranslator, reset_code

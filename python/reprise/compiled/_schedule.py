@@ -121,6 +121,11 @@ class Halves:
         return max(self.early_peak, self.late_peak)
 
     @property
+    def own_peak(self) -> int:
+        """Without other graphs."""
+        return max(self.forward, self.between, self.late, self.backward)
+
+    @property
     def early_peak(self) -> int:
         """Until the first backward of the step begins."""
         return max(self.forward, self.between + self.others.between)

@@ -78,14 +78,16 @@ class Step:
             kept = {self._number[root] for root in self.joint.outputs_in_later_backward(self._others) if root in self._number}
             self.step.add_operator(0, sorted(kept), [], beside + self._others.late)
 
-    def values_of(self, operator: int) -> list[tuple[str, int]]:
-        """Names and bytes of the largest that it reads or makes."""
+    def values_during(self, operator: int, cut: Cut) -> list[int]:
+        """What is there while it runs, the largest first: what it reads and makes, and what is handed over and read later."""
         if operator >= self.half:
             operator -= self._between
-        at, _ = self.operators[max(0, min(operator, len(self.operators) - 1))]
+        slot = max(0, min(operator, len(self.operators) - 1))
+        at, is_backward = self.operators[slot]
         values = {*self._memory.sources[at], *(self.joint.items(at) or (at,))}
-        largest = sorted(values, key=lambda each: -self.joint.bytes[each])[:3]
-        return [(self.joint.nodes[each].name, self.joint.bytes[each]) for each in largest]
+        last = self._last_reads(self.operators)
+        values |= {each for each in {self.joint.roots[saved] for saved in cut.saved} if (last[each] >= slot if is_backward else each < at)}
+        return sorted(values, key=lambda each: (-self.joint.bytes[each], each))
 
     def _is_fixed(self, at: int) -> bool:
         """No plan can drop it: the caller has it, or it cannot be made again."""
