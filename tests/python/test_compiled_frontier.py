@@ -146,6 +146,8 @@ def test_what_cannot_be_planned_is_refused():
         compiled.frontier(lambda x: x.sum(), x, backend="aot_eager")
     with pytest.raises(torch._dynamo.exc.Unsupported, match="graph_break"):
         compiled.frontier(lambda x: torch._dynamo.graph_break() or x, x.requires_grad_(), backend="aot_eager")
+    with pytest.raises(reprise.UsageError, match="on the meta device; give a model and inputs on the device that it is to train on"):
+        compiled.frontier(Mixer(1).to("meta"), x.to("meta"), backend="aot_eager")
     with torch._functorch.config.patch(activation_memory_budget=0.5), pytest.raises(reprise.UsageError, match="is 0.5"):
         compiled.frontier(Mixer(1), x, backend="aot_eager")
 

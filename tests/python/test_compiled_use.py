@@ -197,7 +197,8 @@ class Sampling(nn.Module):
         return F.grid_sample(x.sin(), grid, align_corners=False).sin()
 
 
-def test_a_budget_that_binds_nothing_hands_over_what_torch_would(monkeypatch):
+@pytest.mark.parametrize("budget", ["8GiB", "100%"])
+def test_a_budget_that_binds_nothing_hands_over_what_torch_would(budget, monkeypatch):
     chosen = []
     begin = GraphPlanner.__init__
 
@@ -206,9 +207,12 @@ def test_a_budget_that_binds_nothing_hands_over_what_torch_would(monkeypatch):
         chosen.append(([joint.nodes[at] for at in self.default_saved], default))
 
     monkeypatch.setattr(GraphPlanner, "__init__", noted)
-    reprise.compile(Sampling(), memory_budget="8GiB")(torch.ones(4, 3, 16, 16)).sum().backward()
+    call = reprise.compile(Sampling(), memory_budget=budget)
+    call(torch.ones(4, 3, 16, 16)).sum().backward()
     ((saved, default),) = chosen
     assert set(saved) == {each for each in default if each.op == "call_function"}
+    (report,) = call.memory_budget.report()
+    assert report.predicted_peak == report.default_peak
 
 
 @pytest.mark.parametrize("options, text", [

@@ -64,7 +64,7 @@ class CompiledBudget:
                              "such as '60%'")
         self.asked = Asked.parse(str(memory_budget), "memory_budget", has_least=False)
         self.set_device(device)
-        self.parts: frozenset[CodeType] = frozenset()  # code that is called from that of the whole model
+        self.parts: frozenset[CodeType] | None = None  # what the code of the whole model calls; None where that is not known
         self.graphs: list[PlannedGraph] = []
         self._reported: list[GraphReport] = []  # of the graphs before
         # The calls of the step that is open, or of the last one, and what was measured at their backward.
@@ -177,7 +177,7 @@ class CompiledBudget:
         # Ranks see different sizes, and compile for larger ones at different times.
         choose = functools.partial(self._ranks.choose, planner) if not planner.joint.sizes.upper else planner.choose
         room = limit - live - self._slack
-        if len(self._needs) <= at and (at or graph.is_part or graph.code in self.parts) and not planner.leaves_room_for_others(room):
+        if len(self._needs) <= at and (at or graph.is_part or self._may_be_part(graph)) and not planner.leaves_room_for_others(room):
             # Nobody knows how many graphs come. This one hands over the least, if it can.
             chosen = _forced(choose, 0, planner.beside_many())
             if at or chosen.halves.own_peak <= room:
@@ -203,6 +203,9 @@ class CompiledBudget:
         self._is_hopeful = True
         return chosen
 
+    def _may_be_part(self, graph: PlannedGraph) -> bool:
+        return self.parts is None or graph.code in self.parts
+
     def _outgrow_needs(self, planner: CachedPlanner, at: int) -> bool:
         """Needs that were found for smaller sizes are estimated for these, whether they are now; a single graph needs none."""
         if len(self._needs) <= at or planner.joint.bytes_of_forward <= self._needs[at].of_forward:
@@ -218,20 +221,24 @@ class CompiledBudget:
                             for each, sizes in zip(self._in_step[:at], self._sizes) if each.chosen)
 
     def _needed_after(self, at: int, limit: int) -> tuple[Others, int]:
-        """What the graphs after this one will need. And what is handed over by then, where the last call of this graph comes."""
+        """What the graphs after this one will need. A plan is that of all calls of its graph, so that the call counts that has the
+        least room: and the bytes that calls hand over until then."""
         if len(self._needs) <= at:
             return Others(), 0
         live = self._live_before if self._is_open() else live_bytes(self.device)
         share = largest_share(self._needs, limit - live - self._slack)
-        own = self._needs[at]
-        last = max(place for place, each in enumerate(self._needs) if each.graph == own.graph)
-        later = self._needs[last + 1:]
-        between, late = map(int, stacked_needs(later, share)) if later else (self._needs[last].after, 0)
-        under = int(max(sum(each) for each in zip((0.0, 0.0), *(each.between(share) for each in self._needs[at:last]))))
-        if last > at:  # it hands over no more than in each call
-            room = limit - live_bytes(self.device) - self._slack - under
+
+        def under(place: int) -> int:
+            return int(max(sum(each) for each in zip((0.0, 0.0), *(each.between(share) for each in self._needs[at:place]))))
+
+        calls = [place for place, each in enumerate(self._needs) if place >= at and each.graph == self._needs[at].graph]
+        tight = max(calls, key=lambda place: under(place) + self._needs[place].peak(share))
+        own, later = self._needs[tight], self._needs[tight + 1:]
+        between, late = map(int, stacked_needs(later, share)) if later else (own.after, 0)
+        if len(calls) > 1:  # it hands over no more than in each call
+            room = limit - live_bytes(self.device) - self._slack - under(tight)
             between, late = (max(most, int(room - each)) for most, each in zip((between, late), own.between(share)))
-        return Others(between, late, sum(each.gradients for each in later), own.measured), under
+        return Others(between, late, sum(each.gradients for each in later), own.measured), under(tight)
 
     def _refused(self, planner: GraphPlanner, none: NoPlan, limit: int, live: int) -> BudgetError:
         least = live + none.least + self._slack

@@ -13,6 +13,7 @@ import torch
 from torch import fx
 from torch._dynamo.backends.registry import lookup_backend
 from torch._dynamo.exc import BackendCompilerFailed
+from torch.utils._pytree import tree_leaves
 
 from .._estimate import _number_of
 from .._reprise import UsageError, format_bytes
@@ -107,6 +108,9 @@ def frontier(model: Callable[..., Any], *inputs: Any, loss: Callable[[Any], torc
         raise UsageError(f"frontier(): points is {points}; give at least 2, the least and the compiler's own")
     if backend not in ("inductor", "aot_eager"):
         raise UsageError(f"frontier(): backend is '{backend}'; give 'inductor' or 'aot_eager'")
+    if "meta" in {each.device.type for each in tree_leaves((inputs, keywords)) if isinstance(each, torch.Tensor)}:
+        raise UsageError("frontier(): inputs are on the meta device; give a model and inputs on the device that it is to train on, "
+                         "where operators are timed, or ask reprise.estimate()")
 
     def step(*arguments: Any, **named: Any) -> torch.Tensor:
         result = model(*arguments, **named)

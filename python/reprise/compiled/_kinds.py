@@ -31,6 +31,7 @@ _LOOPS = frozenset(
     "constant_pad_nd repeat copy select_scatter slice_scatter inductor_random inductor_lookup_seed "
     "inductor_force_stride_order fma triu tril".split())
 _VIEWS = frozenset("reshape _unsafe_view view_of broadcast_in_dim detach alias lift_fresh".split())
+OUTSIDE = "outside of modules"
 _SEEDS = frozenset(("inductor_seed", "inductor_seeds"))
 
 
@@ -45,7 +46,7 @@ def module_of(node: fx.Node) -> str:
     """The path of the module whose forward made it."""
     stack = node.meta.get("nn_module_stack") or {}
     names = [path for path, _ in stack.values() if path]
-    return _plain(names[-1]) if names else "outside of modules"
+    return _plain(names[-1]) if names else OUTSIDE
 
 
 def _plain(path: str) -> str:

@@ -13,7 +13,7 @@ from .._reprise import BudgetError, _SplitPlan, format_bytes
 from ._again import Cut
 from ._costs import COSTS
 from ._joint import Joint, Measured, Others
-from ._kinds import module_of
+from ._kinds import OUTSIDE, module_of
 from ._layouts import compute_as_default
 from ._needs import Need
 from ._schedule import Halves
@@ -172,7 +172,7 @@ class GraphPlanner:
         _, cut, plan = self.smallest()
         values = [(self.joint.nodes[at], self.joint.bytes[at]) for at in self.step.values_during(plan.peak_operator, cut)]
         named, others = values[:_NAMED], [count for _, count in values[_NAMED:] if count]
-        texts = [f"{node.name} of {module_of(node)} ({format_bytes(count)})" for node, count in named]
+        texts = [f"{node.name}{_of_module(node)} ({format_bytes(count)})" for node, count in named]
         return ", ".join(texts) + (f", and {len(others)} others ({format_bytes(sum(others))})" if others else "")
 
     def _error_at_least(self) -> int:
@@ -214,6 +214,10 @@ class GraphPlanner:
     def _chosen(self, cut: Cut, halves: Halves, nanoseconds: int, begin: float) -> Chosen:
         seconds = self._step.seconds + nanoseconds / 1e9 if self._step is not None else None
         return Chosen(cut, halves, self.default, nanoseconds / 1e9, time.perf_counter() - begin + self._seconds_before, seconds)
+
+
+def _of_module(node: fx.Node) -> str:
+    return "" if module_of(node) == OUTSIDE else f" of {module_of(node)}"
 
 
 Planner = TypeVar("Planner", bound=GraphPlanner)
