@@ -8,6 +8,7 @@ compiled again. The same happens where a step took more than its plan said.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import gc
 import threading
@@ -81,6 +82,7 @@ class CompiledBudget:
         self._ended = 0  # calls whose backward has ended
         self._is_planning = False  # a graph of the step, or of the next one, was compiled
         self._is_hopeful = False  # the step may pass its bytes, since it showed nothing yet of what it holds and needs
+        self._is_cautious = False  # a graph hands over the least, since nobody knew how many come
         self._slack = SCALARS
         self._corrections = 0
         self._ranks = Agreement()
@@ -181,7 +183,8 @@ class CompiledBudget:
             # Nobody knows how many graphs come. This one hands over the least, if it can.
             chosen = _forced(choose, 0, planner.beside_many())
             if at or chosen.halves.own_peak <= room:
-                return chosen
+                self._is_cautious = True
+                return dataclasses.replace(chosen, halves=chosen.halves.beside(Others()), default=chosen.default.beside(Others()))
         try:
             return choose(room, others)
         except NoPlan as none:
@@ -316,7 +319,7 @@ class CompiledBudget:
             self._settle(peak, limit)
 
     def _settle(self, peak: int, limit: int) -> None:
-        is_divided = bool(self._needs) or len(self._in_step) < 2 and not self._has_more_room(limit)
+        is_divided = bool(self._needs) or len(self._in_step) < 2 and not (self._is_cautious or self._has_more_room(limit))
         if is_divided and peak <= limit or self._corrections >= _MOST_CORRECTIONS:
             return
         is_default = all(each.planner and each.chosen and each.chosen.cut.is_default(each.planner.joint, each.planner.default_saved)
@@ -325,7 +328,7 @@ class CompiledBudget:
             return
         if is_divided and peak > limit or is_default:
             self._ranks.leave()  # other ranks may have measured less
-        was_hopeful, self._is_hopeful = self._is_hopeful, False
+        was_hopeful, self._is_hopeful, self._is_cautious = self._is_hopeful, False, False
         if is_divided and peak > limit and not was_hopeful:
             growth = [each.planner.joint.sizes.growth(sizes) for each, sizes in zip(self._in_step, self._sizes) if each.planner]
             self._slack += int((peak - limit) * max(each or MOST_GROWTH for each in growth)) + int(_ROOM * (limit - self._live_before))

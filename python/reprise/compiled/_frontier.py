@@ -6,6 +6,8 @@ import contextlib
 import dataclasses
 import html
 import json
+import os
+import pathlib
 from collections.abc import Callable
 from typing import Any
 
@@ -16,11 +18,12 @@ from torch._dynamo.exc import BackendCompilerFailed
 from torch.utils._pytree import tree_leaves
 
 from .._estimate import _number_of
-from .._reprise import UsageError, format_bytes
+from .._reprise import StepTrace, UsageError, format_bytes
 from . import _hooks
 from ._again import Cut
 from ._joint import Joint
 from ._plan import Chosen, GraphPlanner, NoPlan
+from ._trace import trace_of
 
 _COLUMNS = ("budget", "peak", "handed over", "recomputed", "seconds")
 
@@ -43,9 +46,16 @@ class FrontierPoint:
 
 @dataclasses.dataclass(frozen=True)
 class Frontier:
-    """Points from the smallest budget on; the last one is torch.compile's own choice. A notebook shows table and picture."""
+    """Points from the smallest budget on; the last one is torch.compile's own choice. A notebook shows table and picture.
+
+    `trace`: the step itself, for planners and simulations. `write()` stores it for `reprise plan` and `reprise simulate`."""
 
     points: list[FrontierPoint]
+    trace: StepTrace
+
+    def write(self, file: str | os.PathLike[str]) -> None:
+        """The step, as StepTrace.read() and the command line read it."""
+        pathlib.Path(file).write_text(self.trace.json(), encoding="utf-8")
 
     @property
     def least(self) -> int:
@@ -133,7 +143,7 @@ def _points_of(planner: GraphPlanner, count: int) -> Frontier:
             found = [each for each in found if not (each.peak >= point.peak and each.seconds >= point.seconds)]
             if all(each.peak < point.peak and each.seconds > point.seconds for each in found):
                 found.append(point)
-    return Frontier(found)
+    return Frontier(found, trace_of(planner.step))
 
 
 def _point(budget: int, chosen: Chosen, operators: float) -> FrontierPoint:

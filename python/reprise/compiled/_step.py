@@ -50,7 +50,7 @@ class Step:
                 if own is not None:
                     reads.append(own)
             makes = []
-            nanoseconds, workspace = self._cost(at)
+            nanoseconds, workspace = self.cost(at)
             total += nanoseconds
             for made in self.joint.items(at) or (at,):
                 if not is_backward and self._is_fixed(made):
@@ -133,7 +133,12 @@ class Step:
                 last[at] = max(last[at], last[user])
         return last
 
-    def _cost(self, at: int) -> tuple[int, int]:
+    def sources(self, at: int) -> tuple[int, ...]:
+        """What has memory and is read for it."""
+        return self._memory.sources[at]
+
+    def cost(self, at: int) -> tuple[int, int]:
+        """Nanoseconds, and bytes of a workspace."""
         joint = self.joint
         node = joint.nodes[at]
         if not joint.fuses or not loops(joint.kinds[at]):
