@@ -53,29 +53,26 @@ const char* name_of(region::Mismatch::Kind kind) {
   return "";
 }
 
-// Around a function that leave_afterwards() may end. An exception that came too late is taken back.
+// Around a function that leave_afterwards() may end.
 class Leaving {
  public:
   Leaving() : outer_(std::exchange(innermost, this)) {}
-  ~Leaving() {
-    if (thread_ != 0) PyThreadState_SetAsyncExc(thread_, nullptr);
-    innermost = outer_;
-  }
+  ~Leaving() { innermost = outer_; }
   Leaving(const Leaving&) = delete;
   Leaving& operator=(const Leaving&) = delete;
 
   // Has the interpreter raise in this thread.
   bool raise() {
-    thread_ = PyThread_get_thread_ident();
-    return PyThreadState_SetAsyncExc(thread_, checkpoint_parts().stop) == 1;
+    return raised_ =
+               PyThreadState_SetAsyncExc(PyThread_get_thread_ident(), checkpoint_parts().stop) == 1;
   }
-  bool raised() const { return thread_ != 0; }
+  bool raised() const { return raised_; }
 
   static thread_local Leaving* innermost;
 
  private:
   Leaving* outer_;
-  unsigned long thread_ = 0;
+  bool raised_ = false;
 };
 thread_local Leaving* Leaving::innermost = nullptr;
 
@@ -88,6 +85,26 @@ void drop_exception() {
   PyErr_Fetch(&type, &value, &traceback);
   if (value != nullptr && PyExceptionInstance_Check(value) != 0) {
     PyException_SetTraceback(value, Py_None);
+  }
+  Py_XDECREF(type);
+  Py_XDECREF(value);
+  Py_XDECREF(traceback);
+}
+
+// An exception of leave_afterwards() that may have come too late is raised here, and not in whatever
+// runs next. To take it back by PyThreadState_SetAsyncExc() would leave the interpreter looking for it
+// at each call: slower, and for ever under a profiler (CPython 3.11). An error that is set stays set,
+// unless something else, such as a signal, has raised meanwhile.
+void take_late_exception() {
+  PyObject* type = nullptr;
+  PyObject* value = nullptr;
+  PyObject* traceback = nullptr;
+  PyErr_Fetch(&type, &value, &traceback);
+  const Owned done(PyObject_CallNoArgs(checkpoint_parts().nothing));
+  if (!done && PyErr_ExceptionMatches(checkpoint_parts().stop) != 0) drop_exception();
+  if (PyErr_Occurred() == nullptr) {
+    PyErr_Restore(type, value, traceback);
+    return;
   }
   Py_XDECREF(type);
   Py_XDECREF(value);
@@ -114,11 +131,12 @@ void throw_python_error() {
 Owned call_in_region(PyObject* function, PyObject* arguments, PyObject* keywords) {
   const Leaving leaving;
   Owned result(PyObject_Call(function, arguments, keywords));
-  if (!result) {
-    if (PyErr_ExceptionMatches(checkpoint_parts().stop) == 0) throw_python_error();
+  if (!result && PyErr_ExceptionMatches(checkpoint_parts().stop) != 0) {
     drop_exception();
     throw FunctionLeft();
   }
+  if (leaving.raised()) take_late_exception();
+  if (PyErr_Occurred() != nullptr) throw_python_error();
   if (leaving.raised()) throw FunctionLeft();
   return result;
 }

@@ -32,6 +32,8 @@ struct CheckpointParts {
   PyObject* traced = nullptr;
   // region() returns this object where it has done nothing.
   PyObject* special = nullptr;
+  // A function of Python that does nothing.
+  PyObject* nothing = nullptr;
 };
 CheckpointParts& checkpoint_parts();
 

@@ -2,6 +2,8 @@
 
 import contextlib
 import gc
+import subprocess
+import sys
 import threading
 import warnings
 import weakref
@@ -96,6 +98,27 @@ def test_an_early_stop_passes_handlers_of_runtime_errors_and_context_managers():
     left.clear()
     assert same(gradients(lambda x: checkpoint(function, x, use_reentrant=False), x), expected)
     assert "handled" not in left and len(left) == 2 and left[0] is None
+
+
+PROFILED = """
+import cProfile
+import torch
+import reprise.checkpoint as checkpoint
+
+x = torch.randn(8, 8, requires_grad=True)
+
+def steps():
+    for _ in range(3):
+        checkpoint(lambda x: x.sin().cos(), x, use_reentrant=False).sum().backward()
+
+steps()
+cProfile.Profile().runcall(steps)
+"""
+
+
+def test_a_profiler_of_python_runs_around_regions_that_stop_early():
+    """CPython 3.11 goes round for ever there once an exception for a thread was taken back."""
+    subprocess.run([sys.executable, "-c", PROFILED], check=True, timeout=300)
 
 
 @BOTH

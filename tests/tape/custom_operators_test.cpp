@@ -59,7 +59,19 @@ Tensor square_by_pointer(const Tensor& tensor) {
   return to.add_(1);
 }
 
+// Takes another way where there is no workspace, as LibTorch's batched products by oneDNN do.
+Tensor with_workspace(const Tensor& tensor) {
+  try {
+    at::empty({tensor.numel() * 4});
+    return tensor.exp();
+  } catch (const std::exception&) {
+    at::globalContext().setUserEnabledMkldnn(false);
+    return tensor.sin();
+  }
+}
+
 TORCH_LIBRARY(reprise_tape_test, library) {
+  library.def("with_workspace(Tensor tensor) -> Tensor");
   library.def("square_by_pointer(Tensor tensor) -> Tensor");
   library.def("sum_of_defined(Tensor[] list) -> Tensor");
   library.def("sum_of_lists(Tensor[][] lists) -> Tensor");
@@ -73,6 +85,7 @@ TORCH_LIBRARY_IMPL(reprise_tape_test, CPU, library) {
   library.impl("sum_of_defined", sum_of_defined);
   library.impl("same", same);
   library.impl("hold", hold);
+  library.impl("with_workspace", with_workspace);
 }
 TORCH_LIBRARY_IMPL(reprise_tape_test, CompositeExplicitAutograd, library) {
   library.impl("sum_of_lists", torch::CppFunction::makeFromBoxedFunction<&sum_of_lists>());
@@ -105,6 +118,37 @@ TEST(CustomOperators, ThatComputeThroughPointersAreRunAgainAsAnyOther) {
   }
   EXPECT_GT(budget.report().replayed, 0);
   EXPECT_LE(budget.report().peak, limit);
+}
+
+// In forward and in replays.
+TEST(CustomOperators, ThatCatchARefusalAndComputeInAnotherWayFailAllTheSame) {
+  const at::NoGradGuard no_grad;
+  const auto f = [] {
+    Tensors all{at::linspace(0, 1, 64 * 1024)};
+    for (int i = 0; i < 6; ++i) {
+      all.push_back(call("reprise_tape_test::with_workspace", all.back().sin()));
+    }
+    return all;
+  };
+  const Tensors plain = f();
+  int fitting = 0, refused = 0;
+  for (double share = 0.2; share < 1; share += 0.02) {
+    MemoryBudget budget(testing::limit_at(share, f), {.plan_repeated_steps = false});
+    try {
+      auto step = budget.step();
+      const Tensors mine = f();
+      for (std::size_t i = 0; i < plain.size(); ++i) {
+        EXPECT_TRUE(at::equal(mine[i], plain[i])) << share;
+      }
+      ++fitting;
+    } catch (const BudgetError&) {
+      ++refused;
+    }
+    EXPECT_TRUE(at::globalContext().userEnabledMkldnn()) << share;
+    at::globalContext().setUserEnabledMkldnn(true);
+  }
+  EXPECT_GT(fitting, 0);
+  EXPECT_GT(refused, 0);
 }
 
 TEST(CustomOperators, UndefinedTensorsInLists) {

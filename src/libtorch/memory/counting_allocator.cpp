@@ -17,6 +17,7 @@
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/alloc_cpu.h>
 #include <c10/util/Exception.h>
+#include <c10/util/ScopeExit.h>
 #include <malloc.h>
 #include <pthread.h>
 #include <reprise/error.h>
@@ -28,6 +29,7 @@
 #include <vector>
 
 #include "libtorch/base/leaving_errors.h"
+#include "libtorch/memory/caught_refusal.h"
 #include "libtorch/memory/freed_blocks.h"
 #include "libtorch/memory/fresh_memory.h"
 #include "libtorch/memory/large_memory.h"
@@ -90,8 +92,13 @@ constexpr std::int64_t kNoLimit = std::numeric_limits<std::int64_t>::max();
 constinit std::atomic<std::int64_t> lowest_limit{kNoLimit};
 bool is_limited() { return lowest_limit.load(std::memory_order_relaxed) != kNoLimit; }
 
+// How many of this thread's allocations are asking: what keepers allocate meanwhile is their own.
+thread_local int asking = 0;
+
 // Asks all keepers. The lowest limit of those that made room.
 std::int64_t make_room(std::int64_t size) {
+  ++asking;
+  const auto ended = c10::make_scope_exit([] { --asking; });
   std::int64_t lowest = kNoLimit;
   for (LimitKeeper* keeper : keepers()) {
     if (keeper->make_room(size) == LimitKeeper::Room::kMade) {
@@ -165,6 +172,8 @@ class CountingAllocator final : public c10::Allocator {
     try {
       return allocate_within_limits(bytes);
     } catch (const Error&) {
+      // Code of the host language may know what to do instead.
+      if (asking == 0 && !is_host_inside()) note_refusal();
       // No operator is there whose error it would be, or it is one that the host language runs.
       if (works_for_a_limit() && (!AccountedWork::is_on() || is_host_inside()))
         translate_leaving_error();

@@ -16,6 +16,7 @@
 #include "libtorch/autograd/engine.h"
 #include "libtorch/base/leaving_errors.h"
 #include "libtorch/base/versions.h"
+#include "libtorch/memory/caught_refusal.h"
 #include "libtorch/memory/limited_work.h"
 #include "libtorch/operators/kernels_below_autograd.h"
 #include "libtorch/operators/operator_facts.h"
@@ -298,7 +299,9 @@ void OperatorCall::proceed() {
 }
 
 void OperatorCall::run_operator() {
+  const KernelMayCatch kernel;
   handle_.redispatchBoxed(below_, &stack_);
+  kernel.rethrow();
   done_ = true;
 }
 

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "libtorch/base/backends_only.h"
+#include "libtorch/memory/caught_refusal.h"
 #include "libtorch/memory/limited_work.h"
 #include "libtorch/operators/own_draws.h"
 
@@ -332,7 +333,9 @@ void call_again(const CallForm& form, std::vector<c10::IValue>& stack,
   const BackendsOnly below(casts);
   std::optional<DrawsAgain> draws;
   if (inside != nullptr) draws.emplace(*inside);
+  const KernelMayCatch kernel;
   form.op.callBoxed(stack);
+  kernel.rethrow();
 }
 
 }  // namespace
