@@ -1,10 +1,10 @@
 // Regions for Python: the fast way into run_region(), and what tells when torch must do it itself.
-#include <pybind11/eval.h>
 #include <ATen/FunctionalTensorWrapper.h>
 #include <ATen/PythonTorchFunctionTLS.h>
 #include <ATen/SavedTensorHooks.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
+#include <pybind11/eval.h>
 #include <reprise/checkpoint.h>
 #include <reprise/selective.h>
 #include <torch/csrc/Exceptions.h>
