@@ -14,7 +14,7 @@ _HELP = """usage: reprise run --budget BYTES [--device DEVICE] [--report FILE.js
        reprise SUBCOMMAND ...
 
 `reprise run --help` explains the first."""
-_NO_PROGRAM = "this installation has `reprise run` alone; scripts/wheel makes a wheel with the other subcommands"
+_NO_PROGRAM = "this installation has `reprise run` alone, as libraries were missing; call scripts/setup, and install again"
 
 
 def main() -> None:
