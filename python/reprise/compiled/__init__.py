@@ -66,9 +66,9 @@ def compile_within(model: Callable[..., Any], arguments: dict[str, Any], backend
     device = device_of(model) if device is None else device
     if backend is None:
         backend = _Backend(CompiledBudget(memory_budget, device), *given)
-        backend.limits.parts = _codes_below(model)
     else:
         backend.limits.set_device(device)
+    backend.limits.parts = _codes_below(model)
     compiled: Any = torch.compile(model, backend=backend, **options)
     if not isinstance(compiled, torch.nn.Module):
         return _within(compiled, backend.limits)
