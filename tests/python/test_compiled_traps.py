@@ -1,5 +1,6 @@
 """What torch.compile does behind a plan's back: each test is of one such thing. Operators run as they are (aot_eager)."""
 
+import contextlib
 import json
 import re
 import warnings
@@ -56,6 +57,19 @@ def test_outputs_that_nobody_holds_and_gradients_that_come_in_are_predicted():
     limit = 0.75 * report.default_peak
     assert peak <= limit
     assert report.predicted_peak == pytest.approx(peak, rel=0.02) and report.predicted_peak > 0.8 * limit
+
+
+def test_a_loss_that_is_compiled_apart_is_a_graph_of_the_same_step():
+    found = {}
+    for share in (None, "75%"):
+        torch._dynamo.reset()
+        model = Outside()
+        with contextlib.nullcontext() if share is None else compiled.budget(share) as limits:
+            call = torch.compile(model, backend="aot_eager", dynamic=False)
+            loss = torch.compile(lambda out, words: F.cross_entropy(out.flatten(0, 1), words.flatten()), backend="aot_eager", dynamic=False)
+            found[share] = quietly(lambda words: loss(call(words)[0], words), model)
+    assert is_same(found["75%"][0], found[None][0])
+    assert found["75%"][1] <= 0.75 * found[None][1] + 8192 and len(limits.report()) == 2
 
 
 def test_outputs_that_somebody_holds_are_counted():

@@ -156,7 +156,10 @@ def _compile(original: Callable[..., Any], begin_graph: Callable[[str | UsageErr
 
     @functools.wraps(compiled)
     def run(*values: Any) -> Any:
-        refuse_compiled_autograd()
+        try:
+            refuse_compiled_autograd()
+        except UsageError as error:
+            graph.refused(error)
         call = graph.forward_begins(binding.sizes(values))
         with _graphs.planned():
             results = compiled(*values)
