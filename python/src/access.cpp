@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "bindings.h"
+#include "libtorch/memory/caught_refusal.h"
 #include "libtorch/memory/limited_work.h"
 #include "libtorch/memory/managed_memory.h"
 #include "libtorch/operators/operator_interceptor.h"
@@ -80,7 +81,10 @@ py::object call_past_operators(const py::function& function, const py::object& g
     }
   }
   const c10::impl::ForceDispatchKeyGuard keys(libtorch::keys_without_interceptors());
-  return function(graph, inputs);
+  const libtorch::KernelMayCatch kernels;
+  py::object results = function(graph, inputs);
+  kernels.rethrow();
+  return results;
 }
 
 // The arguments of a call, from before the profiler looks at them to its end.

@@ -101,7 +101,11 @@ void take_late_exception() {
   PyObject* traceback = nullptr;
   PyErr_Fetch(&type, &value, &traceback);
   const Owned done(PyObject_CallNoArgs(checkpoint_parts().nothing));
-  if (!done && PyErr_ExceptionMatches(checkpoint_parts().stop) != 0) drop_exception();
+  if (!done && PyErr_ExceptionMatches(checkpoint_parts().stop) != 0) {
+    drop_exception();
+  } else if (!done) {
+    PyThreadState_SetAsyncExc(PyThread_get_thread_ident(), nullptr);  // a signal came first
+  }
   if (PyErr_Occurred() == nullptr) {
     PyErr_Restore(type, value, traceback);
     return;

@@ -87,6 +87,27 @@ def test_what_an_optimizer_keeps_more_with_each_step_is_no_step_s_need(budget, t
     assert figures["steps"] == 6 and figures["dropped"] > 0 and figures["peak"] <= figures["limit"]
 
 
+def test_what_is_live_before_one_step_is_no_room_for_later_ones(tmp_path):
+    script, report = tmp_path / "holds.py", tmp_path / "report.json"
+    script.write_text("""
+import torch
+model = torch.nn.Sequential(*[torch.nn.Sequential(torch.nn.Linear(128, 128), torch.nn.GELU()) for _ in range(8)])
+optimizer = torch.optim.SGD(model.parameters(), .1)
+for step in range(8):
+    held = torch.zeros(5_000_000) if step == 4 else None
+    loss = model(torch.randn(512, 128)).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    print(loss.item())
+""")
+    expected = plain(script)
+    out, errors, code = managed("--budget", "50%", "--report", report, script)
+    assert (out, code) == (expected, 0), errors
+    figures = json.loads(report.read_text())
+    assert figures["limit"] < 20_000_000 < figures["peak"]
+
+
 @pytest.mark.parametrize("every", [1, 3])
 def test_a_limit_is_that_of_the_optimizer_whose_step_needs_most(every, tmp_path):
     script, report = SCRIPTS / "alternating.py", tmp_path / "report.json"
@@ -192,6 +213,7 @@ for step in range(5):
         print(step)
     except BaseException as error:
         print(type(error).__name__)
+raise SystemExit(0)
 """)
     out, errors, code = managed("--budget", "1%", "--report", report, script)
     assert (out, code) == ("0\nRefused\nRefused\nRefused\nRefused\n", 2)

@@ -14,7 +14,7 @@ import gc
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from types import CodeType
 from typing import Any
 
@@ -179,10 +179,10 @@ class CompiledBudget:
         # Ranks see different sizes, and compile for larger ones at different times.
         choose = functools.partial(self._ranks.choose, planner) if not planner.joint.sizes.upper else planner.choose
         room = limit - live - self._slack
-        if len(self._needs) <= at and (at or graph.is_part or self._may_be_part(graph)) and not planner.leaves_room_for_others(room):
-            # Nobody knows how many graphs come. This one hands over the least, if it can.
-            chosen = _forced(choose, 0, planner.beside_many())
-            if at or chosen.halves.own_peak <= room:
+        if len(self._needs) <= at and self._may_be_one_of_many(graph, at) and not planner.leaves_room_for_others(room):
+            # This one hands over the least, if it can.
+            chosen = planner.smallest_beside(planner.beside_many())
+            if chosen.halves.own_peak <= room:
                 self._is_cautious = True
                 return dataclasses.replace(chosen, halves=chosen.halves.beside(Others()), default=chosen.default.beside(Others()))
         try:
@@ -197,25 +197,31 @@ class CompiledBudget:
                 self._is_hopeful = True
                 return choose(none.least, others)
             if not is_first:
-                raise self._refused(planner, none, limit, live) from None
+                raise self._refused(planner, none, limit, live, under_later) from None
         try:
             # It is not known yet whether somebody has the outputs in backward. The step will show it.
             chosen = choose(room, Others(measured=planner.joint.with_nothing_held()))
         except NoPlan as none:
-            raise self._refused(planner, none, limit, live) from None
+            raise self._refused(planner, none, limit, live, under_later) from None
         self._is_hopeful = True
         return chosen
 
-    def _may_be_part(self, graph: PlannedGraph) -> bool:
-        return self.parts is None or graph.code in self.parts
+    def _may_be_one_of_many(self, graph: PlannedGraph, at: int) -> bool:
+        """Whether nobody knows how many graphs come. Ranks see that at different times, and agree on their plans."""
+        is_part = at > 0 or graph.is_part or self.parts is None or graph.code in self.parts
+        return is_part and not self._ranks.is_in_force()
 
     def _outgrow_needs(self, planner: CachedPlanner, at: int) -> bool:
-        """Needs that were found for smaller sizes are estimated for these, whether they are now; a single graph needs none."""
-        if len(self._needs) <= at or planner.joint.bytes_of_forward <= self._needs[at].of_forward:
+        """Needs that were found for other sizes are estimated for these, whether they are now; a single graph needs none."""
+        if len(self._needs) <= at or planner.joint.bytes_of_forward == self._needs[at].of_forward:
             return False
         factor = planner.joint.bytes_of_forward / max(1, self._needs[at].of_forward)
-        self._needs = [each.scaled(factor) for each in self._needs] if len(self._needs) > 1 else []
-        return bool(self._needs)
+        if len(self._needs) > 1:
+            self._needs = [each.scaled(factor) for each in self._needs]
+            return True
+        if factor > 1:
+            self._needs = []
+        return False
 
     def _growth_of_live(self, planner: CachedPlanner, at: int) -> int:
         """Bytes that are not live yet, and will be with sizes of the upper end."""
@@ -243,14 +249,15 @@ class CompiledBudget:
             between, late = (max(most, int(room - each)) for most, each in zip((between, late), own.between(share)))
         return Others(between, late, sum(each.gradients for each in later), own.measured), under(tight)
 
-    def _refused(self, planner: GraphPlanner, none: NoPlan, limit: int, live: int) -> BudgetError:
+    def _refused(self, planner: GraphPlanner, none: NoPlan, limit: int, live: int, under_later: int) -> BudgetError:
         least = live + none.least + self._slack
+        later = f" and {format_bytes(under_later)} are handed over by its calls" if under_later else ""
         ends = ", ".join(f"{name} up to {most}" for name, most in planner.joint.sizes.named.items())
         is_one_of_several = self.asked.share and self.measured and any(each is not self and each.peaks for each in _budgets)
         several = ". If other models train in the same step, give all one budget: reprise.compiled.budget()" if is_one_of_several else ""
         return BudgetError(
-            f"memory_budget '{self.asked.text}' is {format_bytes(limit)}, of which {format_bytes(live)} are live before the "
-            f"graph runs; it needs at least {format_bytes(least)} ({least} bytes){ends and f' with {ends}'}. "
+            f"memory_budget '{self.asked.text}' is {format_bytes(limit)}, of which {format_bytes(live - under_later)} are live before the "
+            f"graph runs{later}; it needs at least {format_bytes(least)} ({least} bytes){ends and f' with {ends}'}. "
             f"At its smallest peak it holds {planner.held_at_peak()}. Raise memory_budget, or make the batch smaller{several}")
 
     # -- Steps
@@ -347,14 +354,24 @@ class CompiledBudget:
 
     def _plan_again(self) -> None:
         self._corrections += 1
-        last = len(self._in_step) - 1
-        between = [each.planner.default.between if each.planner else 0 for each in self._in_step]
-        self._needs = [each.planner.need(self.graphs.index(each), self.measured.get(place), is_last=place == last,
-                                         beside=sum(between) - between[place])
-                       for place, each in enumerate(self._in_step) if each.planner]
+        planned = [each for each in self._in_step if each.planner]
+        if len(planned) < 2:
+            self._needs = self._needs_beside([None] * len(planned))
+        else:
+            # Among few graphs the peak of each counts, and among many what each hands over.
+            between = [each.planner.default.between for each in planned if each.planner]
+            several = [self._needs_beside(beside) for beside in ([0] * len(planned), [sum(between) - each for each in between])]
+            self._needs = min(several, key=lambda needs: max(stacked_needs(needs, 0.0)))
         for code in {each.code for each in self.graphs}:
             forget(code, {each.compilation for each in self.graphs if each.code is code})
         self._reported, self.graphs, self._in_step = self.report(), [], []
+
+    def _needs_beside(self, beside: Sequence[int | None]) -> list[Need]:
+        """Of the calls of the step, each beside what others hand over."""
+        last = len(self._in_step) - 1
+        calls = [(place, each.planner, self.graphs.index(each)) for place, each in enumerate(self._in_step) if each.planner]
+        return [planner.need(graph, self.measured.get(place), is_last=place == last, beside=count)
+                for (place, planner, graph), count in zip(calls, beside)]
 
     @property
     def planned_peak(self) -> int:
@@ -364,14 +381,6 @@ class CompiledBudget:
     def report(self) -> list[GraphReport]:
         return [report_of(each.name, each.backend, each.planner, each.chosen, each.shown)
                 for each in self.graphs if each.chosen and each.planner] or self._reported  # until they are compiled once more
-
-
-def _forced(choose: Callable[[int, Others], Chosen], room: int, others: Others) -> Chosen:
-    """A plan for those bytes, or else the smallest."""
-    try:
-        return choose(room, others)
-    except NoPlan as none:
-        return choose(none.least, others)
 
 
 _budgets: weakref.WeakSet[CompiledBudget] = weakref.WeakSet()

@@ -66,15 +66,25 @@ class CachedPlanner(GraphPlanner):
         super().__init__(joint, default, halves)
 
     def choose(self, room: int, others: Others = Others()) -> Chosen:
+        return self._known_plan(room, others) or self._note(room, others, super().choose(room, others))
+
+    def smallest_beside(self, others: Others) -> Chosen:
+        return self._known_plan(0, others) or self._note(0, others, super().smallest_beside(others))
+
+    def _known_plan(self, room: int, others: Others) -> Chosen | None:
+        """`room`: 0 for the smallest one."""
         begin = time.perf_counter()
         for each in self._known["plans"]:
-            if each["others"] == others.written() and each["halves"]["peak"] <= room <= _NEAR * each["room"]:
+            fits = each["halves"]["peak"] <= room <= _NEAR * each["room"] if room else each["room"] == 0
+            if fits and each["others"] == others.written():
                 self.default = self.default.beside(others)
                 cut = Cut.read(each["cut"])
                 halves = _halves_of(each["halves"], others, self.joint, cut)
                 return Chosen(cut, halves, self.default, each["recompute_seconds"], time.perf_counter() - begin,
                               each["seconds"])
-        chosen = super().choose(room, others)
+        return None
+
+    def _note(self, room: int, others: Others, chosen: Chosen) -> Chosen:
         plan = {"room": room, "others": others.written(), "cut": chosen.cut.written(), "halves": _written(chosen.halves),
                 "recompute_seconds": chosen.recompute_seconds, "seconds": chosen.seconds}
         self._write({**self._known, "plans": [*self._known["plans"], plan][-_MOST_PLANS:]})
@@ -87,8 +97,9 @@ class CachedPlanner(GraphPlanner):
         found = Cut.read(cut)
         return Chosen(found, Halves(self.joint, found, others), self.default, recompute_seconds, time.perf_counter() - begin, seconds)
 
-    def need(self, graph: int = 0, measured: Measured | None = None, is_last: bool = False, beside: int = 0) -> Need:
-        if graph or measured or beside:
+    def need(self, graph: int = 0, measured: Measured | None = None, is_last: bool = False,
+             beside: int | None = None) -> Need:
+        if graph or measured or beside is not None:
             return super().need(graph, measured, is_last, beside)
         if self._known.get("need") is not None:
             return Need.read(self._known["need"])

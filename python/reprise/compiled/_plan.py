@@ -138,11 +138,11 @@ class GraphPlanner:
                 least = each
         return least
 
-    def need(self, graph: int = 0, measured: Measured | None = None, is_last: bool = False, beside: int = 0) -> Need:
+    def need(self, graph: int = 0, measured: Measured | None = None, is_last: bool = False, beside: int | None = None) -> Need:
         """Of a call of that graph, without what other graphs need. `beside`: what other calls hand over. The smallest plan is then
-        the one that hands over least, as far as its peak is below that."""
-        if beside:
-            self._stand_beside(Others(beside, beside, measured=measured))
+        the one that hands over least, as far as its peak is below that. None: of the smallest plan that was found before."""
+        if beside is not None:
+            self._stand_beside(Others(beside, beside))
         after = measured.between if measured and is_last else 0
         smallest, default = (each.beside(Others(after, measured=measured)) for each in (self.smallest()[0], self.default))
         if smallest.peak > default.peak:  # as where an operator's results are kept one by one
@@ -158,6 +158,15 @@ class GraphPlanner:
     def beside_many(self) -> Others:
         """Beside so much that what is handed over counts, and not what runs meanwhile."""
         return Others(self.default.own_peak, self.default.own_peak)
+
+    def smallest_beside(self, others: Others) -> Chosen:
+        """The plan of the least peak, or the compiler's own if that takes no more."""
+        begin = time.perf_counter()
+        self._stand_beside(others)
+        halves, cut, plan = self.smallest()
+        if self.default.peak <= halves.peak:
+            return self._chosen(Cut(self.default_saved), self.default, 0, begin)
+        return self._chosen(cut, halves, plan.recompute_nanoseconds, begin)
 
     def finish(self, chosen: Chosen | None, forward: fx.GraphModule, backward: fx.GraphModule) -> list[str]:
         """Changes that plan's halves so that they compute as the compiler's own do. Gives the order in which forward is to draw,

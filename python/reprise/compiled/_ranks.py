@@ -35,6 +35,9 @@ class Agreement:
         self._graphs = 0
         self._is_alone = False
 
+    def is_in_force(self) -> bool:
+        return not self._is_alone and _store() is not None
+
     def choose(self, planner: CachedPlanner, room: int, others: Others) -> Chosen:
         """The plan for the least of all processes' bytes, as rank 0 has made it. Raises NoPlan in all where there is none."""
         store = None if self._is_alone else _store()

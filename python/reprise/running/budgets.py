@@ -22,8 +22,9 @@ _MOST_CORRECTIONS = 3
 # Stretches that are measured where an optimizer steps seldom, or never.
 _MOST_MEASURED = 12
 _MORE = 1.1
-# Of the bytes of a step: what was live before it has to grow by more until the limit does.
+# Of the bytes of a step: what was live before it has to change by more until the limit does.
 _GROWTH = 0.01
+_MOST_LIMITS = 4
 
 
 def rank() -> str | None:
@@ -86,6 +87,8 @@ class RunBudgets:
         self._training: MemoryBudget | None = None
         self._between: MemoryBudget | None = None
         self._live = 0
+        self._highest = 0  # of the limits
+        self._others: list[tuple[int, MemoryBudget, MemoryBudget]] = []  # limits of earlier steps, with their budgets
         self._plain_live = self._plain_peak = self._least = 0
         self._has_dropped = False
         self._measured = 0  # stretches, the first included
@@ -206,20 +209,29 @@ class RunBudgets:
         self._keep_within(self._asked.limit(found))
 
     def _keep_within(self, limit: int) -> None:
-        self.limit = limit
+        self.limit, self._highest = limit, max(limit, self._highest)
         self._training = MemoryBudget(limit, device=self._device, on_exceeded="pass" if self._asked.is_least else "raise")
         self._between = MemoryBudget(limit, device=self._device, on_exceeded="pass", plan_repeated_steps=False)
 
     def _follow(self, live: int) -> None:
-        """A limit that is above what is live grows with it: some optimizers keep more with each step."""
-        assert self.limit is not None and self._training is not None
-        if not self._asked.follows_live or live - self._live <= _GROWTH * (self.limit - self._live):
+        """A limit that is above what is live follows it: some optimizers keep more with each step. Steps of several optimizers may
+        take turns with what they keep, so that the budgets of a few limits are kept, with what they have learned."""
+        assert self.limit is not None and self._training is not None and self._between is not None
+        room = self.limit - self._live
+        if not self._asked.follows_live or abs(live - self._live) <= _GROWTH * room:
             return
         plan = self._training.plan()
-        self._keep_within(self.limit + live - self._live)
-        self._live = live
-        if plan is not None:
-            self._training.use(plan, learn_other_step=True)
+        self._others = [*self._others, (self.limit, self._training, self._between)][-_MOST_LIMITS:]
+        for at, (limit, training, between) in enumerate(self._others):
+            if abs(limit - room - live) <= _GROWTH * room:
+                del self._others[at]
+                self.limit, self._training, self._between = limit, training, between
+                break
+        else:
+            self._keep_within(live + room)
+            if plan is not None and plan.limit <= self.limit:
+                self._training.use(plan, learn_other_step=True)
+        self._live = self.limit - room
 
     def _refuse(self, text: str) -> None:
         self.refusal = text
@@ -234,15 +246,16 @@ class RunBudgets:
         if total.steps == 0:
             return f"no step came to its end within the limit of {format_bytes(self.limit)}; the {self._measured} steps that " \
                    f"were measured had a peak of {format_bytes(self.measured_peak)}"
-        text = f"peak {format_bytes(total.peak)} of {format_bytes(self.limit)} in {total.steps} steps, dropped {total.dropped} " \
+        limit = max(self.limit, self._highest)  # it may have followed what was live
+        text = f"peak {format_bytes(total.peak)} of {format_bytes(limit)} in {total.steps} steps, dropped {total.dropped} " \
                f"values ({format_bytes(total.dropped_bytes)}), replayed {total.replayed} operators, " \
                f"{total.seconds_lost:.2f} s lost ({100 * total.seconds_lost / seconds:.1f}% of the run)"
-        if self._asked.is_least and total.peak > self.limit:
+        if self._asked.is_least and total.peak > limit:
             text += "; some steps needed more than the least that was measured"
         saved = self._graphs.saved() if self._graphs is not None else 0
         if saved:
             text += f"; compiled graphs save {format_bytes(saved)} of a step"
-        if total.peak_between > self.limit:
+        if total.peak_between > limit:
             text += f"; between the steps {format_bytes(total.peak_between)}"
         return text
 

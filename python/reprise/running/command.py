@@ -63,7 +63,7 @@ def main(arguments: list[str]) -> None:
     except SystemExit as error:
         is_whole = not error.code
         # A script that says that all went well has ended like one that says nothing.
-        if not is_whole or steps.has_run_backward:
+        if not is_whole or steps.has_run_backward and budgets.refusal is None:
             raise
     finally:
         planned.close()

@@ -7,29 +7,41 @@
 namespace reprise::libtorch {
 namespace {
 
-thread_local std::uint64_t refusals = 0;
-thread_local std::exception_ptr last;
+struct Refusals {
+  std::uint64_t all = 0, final = 0;  // those without which nobody copes
+  std::exception_ptr last;
+  int kernels = 0;  // that run now, one within the other
+};
+thread_local Refusals refusals;
 
 }  // namespace
 
-void note_refusal() {
-  ++refusals;
-  last = std::current_exception();
+void note_refusal(bool may_cope) {
+  if (refusals.kernels == 0) return;
+  ++refusals.all;
+  if (!may_cope) ++refusals.final;
+  refusals.last = std::current_exception();
 }
 
 KernelMayCatch::KernelMayCatch()
-    : refusals_before_(refusals), uses_onednn_(at::globalContext().userEnabledMkldnn()) {}
-
-KernelMayCatch::~KernelMayCatch() {
-  if (!has_caught()) return;
-  last = nullptr;
-  if (uses_onednn_) at::globalContext().setUserEnabledMkldnn(true);
+    : refusals_before_(refusals.all),
+      final_before_(refusals.final),
+      uses_onednn_(at::globalContext().userEnabledMkldnn()) {
+  ++refusals.kernels;
 }
 
-bool KernelMayCatch::has_caught() const { return refusals != refusals_before_; }
+KernelMayCatch::~KernelMayCatch() {
+  if (has_lost_onednn()) at::globalContext().setUserEnabledMkldnn(true);
+  if (--refusals.kernels == 0) refusals.last = nullptr;
+}
+
+bool KernelMayCatch::has_lost_onednn() const {
+  return refusals.all != refusals_before_ && uses_onednn_ &&
+         !at::globalContext().userEnabledMkldnn();
+}
 
 void KernelMayCatch::rethrow() const {
-  if (has_caught()) std::rethrow_exception(last);
+  if (refusals.final != final_before_ || has_lost_onednn()) std::rethrow_exception(refusals.last);
 }
 
 }  // namespace reprise::libtorch

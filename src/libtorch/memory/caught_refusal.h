@@ -8,9 +8,10 @@
 namespace reprise::libtorch {
 
 // In a catch block: an allocation of this thread was refused, and whoever asked for it gets the error.
-void note_refusal();
+// `may_cope`: it may be code of the host language, which knows what to do instead.
+void note_refusal(bool may_cope);
 
-// While it lives, a kernel runs on this thread.
+// While it lives, a kernel runs on this thread, or a compiled graph of kernels.
 class KernelMayCatch {
  public:
   KernelMayCatch();
@@ -18,13 +19,14 @@ class KernelMayCatch {
   KernelMayCatch(const KernelMayCatch&) = delete;
   KernelMayCatch& operator=(const KernelMayCatch&) = delete;
 
-  // After it has returned: throws the last refusal that it has caught.
+  // After it has returned: throws the last refusal that it has caught. One with which code of the host
+  // language has coped is none, unless oneDNN has been switched off for it.
   void rethrow() const;
 
  private:
-  bool has_caught() const;
+  bool has_lost_onednn() const;
 
-  const std::uint64_t refusals_before_;
+  const std::uint64_t refusals_before_, final_before_;
   const bool uses_onednn_;
 };
 

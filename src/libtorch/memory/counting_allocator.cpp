@@ -128,6 +128,8 @@ void ask_for(std::size_t bytes) {
 bool give_up(std::int64_t bytes) {
   {
     const AllocationLock lock;
+    ++asking;
+    const auto ended = c10::make_scope_exit([] { --asking; });
     const auto frees = [bytes](LimitKeeper* keeper) { return keeper->give_up(bytes); };
     if (!std::ranges::any_of(keepers(), frees)) return false;
   }
@@ -172,8 +174,7 @@ class CountingAllocator final : public c10::Allocator {
     try {
       return allocate_within_limits(bytes);
     } catch (const Error&) {
-      // Code of the host language may know what to do instead.
-      if (asking == 0 && !is_host_inside()) note_refusal();
+      if (asking == 0) note_refusal(/*may_cope=*/is_host_inside());
       // No operator is there whose error it would be, or it is one that the host language runs.
       if (works_for_a_limit() && (!AccountedWork::is_on() || is_host_inside()))
         translate_leaving_error();
