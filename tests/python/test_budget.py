@@ -274,3 +274,30 @@ def test_no_warning_is_given_on_the_way(network):
         warnings.simplefilter("error")
         with reprise.MemoryBudget(network.limit(0.6)).step():
             network.gradients()
+
+
+@torch.library.custom_op("reprise_test::product", mutates_args=())
+def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return torch.bmm(a, b)
+
+
+@pytest.mark.parametrize("how", ["operator", "custom operator", "compiled"])
+def test_a_kernel_that_catches_a_refusal_and_goes_on_without_onednn_fails(how):
+    """Batched products in 16 bits do, where the processor has them: other bits, and oneDNN off from then on."""
+    call = {"operator": torch.bmm, "custom operator": product, "compiled": torch.compile(lambda a, b: torch.bmm(a, b) * 2)}[how]
+    a, b = torch.randn(8, 128, 129).bfloat16(), torch.randn(8, 129, 128).bfloat16()
+    expected = call(a, b)
+    with reprise.PeakScope() as scope:
+        call(a, b)
+    fitting = refused = 0
+    for room in range(expected.nbytes // 2, scope.peak_above_start + 65536, 16384):
+        try:
+            with reprise.MemoryBudget(reprise.live_bytes() + room).step():
+                found = call(a, b)
+            assert torch.equal(found, expected)
+            fitting += 1
+            del found
+        except reprise.BudgetError:
+            refused += 1
+        assert torch.backends.mkldnn.enabled
+    assert fitting and refused
