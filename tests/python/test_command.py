@@ -38,7 +38,7 @@ def test_other_subcommands_and_help_are_the_program_s(monkeypatch, installed, ca
 
 def test_without_the_program_the_command_says_how_to_get_it(monkeypatch, tmp_path, capsys):
     assert call(monkeypatch, tmp_path, "estimate")[0] == 2
-    assert "scripts/wheel makes a wheel with the other subcommands" in capsys.readouterr().err
+    assert "as libraries were missing; call scripts/setup, and install again" in capsys.readouterr().err
     assert call(monkeypatch, tmp_path, "--help")[0] == 0
     assert "usage: reprise run" in capsys.readouterr().out
 
