@@ -87,20 +87,24 @@ def test_what_an_optimizer_keeps_more_with_each_step_is_no_step_s_need(budget, t
     assert figures["steps"] == 6 and figures["dropped"] > 0 and figures["peak"] <= figures["limit"]
 
 
+LOOP = """
+import contextlib, reprise, torch
+model = torch.nn.Sequential(*[torch.nn.Sequential(torch.nn.Linear(128, 128), torch.nn.GELU()) for _ in range(6)])
+optimizer, budget = torch.optim.SGD(model.parameters(), .1), reprise.MemoryBudget("8GiB")
+for step in range(8):
+    held = {held}
+    with {within}:
+        loss = model(torch.randn(512, 128)).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    print(loss.item())
+"""
+
+
 def test_what_is_live_before_one_step_is_no_room_for_later_ones(tmp_path):
     script, report = tmp_path / "holds.py", tmp_path / "report.json"
-    script.write_text("""
-import torch
-model = torch.nn.Sequential(*[torch.nn.Sequential(torch.nn.Linear(128, 128), torch.nn.GELU()) for _ in range(8)])
-optimizer = torch.optim.SGD(model.parameters(), .1)
-for step in range(8):
-    held = torch.zeros(5_000_000) if step == 4 else None
-    loss = model(torch.randn(512, 128)).square().mean()
-    loss.backward()
-    optimizer.step()
-    optimizer.zero_grad()
-    print(loss.item())
-""")
+    script.write_text(LOOP.format(held="torch.zeros(5_000_000) if step == 4 else None", within="contextlib.nullcontext()"))
     expected = plain(script)
     out, errors, code = managed("--budget", "50%", "--report", report, script)
     assert (out, code) == (expected, 0), errors
@@ -260,18 +264,7 @@ def test_a_script_is_compiled_and_finds_its_neighbours_as_by_python(tmp_path):
 
 def test_a_script_may_have_steps_of_its_own(tmp_path):
     script, report = tmp_path / "train.py", tmp_path / "report.json"
-    script.write_text("""
-import reprise, torch
-model = torch.nn.Sequential(*[torch.nn.Sequential(torch.nn.Linear(128, 128), torch.nn.GELU()) for _ in range(6)])
-optimizer, budget = torch.optim.SGD(model.parameters(), .1), reprise.MemoryBudget("8GiB")
-for _ in range(8):
-    with budget.step():
-        loss = model(torch.randn(512, 128)).square().mean()
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    print(loss.item())
-""")
+    script.write_text(LOOP.format(held="None", within="budget.step()"))
     expected = plain(script)
     out, errors, code = managed("--budget", "60%", "--report", report, script)
     assert (out, code) == (expected, 0), errors

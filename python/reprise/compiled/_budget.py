@@ -118,9 +118,11 @@ class CompiledBudget:
         """Bytes of the device for the step that is open, or that a graph is compiled for."""
         if not self.asked.share:
             return self.asked.limit_before_measuring(live)
-        whole = self.asked.share >= 1  # it is to bind nothing
-        share = self.asked.share if whole else (1 - _ROOM) * self.asked.share
-        live += whole * SCALARS
+        share = self.asked.share
+        if share < 1:
+            share *= 1 - _ROOM
+        else:
+            live += SCALARS  # it is to bind nothing
         if self._needs:
             return live + int(share * max(stacked_needs(self._needs, 1.0)))
         default = [each.chosen.default for each in self._in_step if each.chosen] if self._is_open() or newest is None else []
@@ -230,8 +232,8 @@ class CompiledBudget:
                             for each, sizes in zip(self._in_step[:at], self._sizes) if each.chosen)
 
     def _needed_after(self, at: int, limit: int) -> tuple[Others, int]:
-        """What the graphs after this one will need. A plan is that of all calls of its graph, so that the call counts that has the
-        least room: and the bytes that calls hand over until then."""
+        """What the graphs after this one will need, and what is handed over meanwhile. The plan is for all calls of the graph, so
+        that both are for the call that has the least room: what comes after it, and what calls hand over before it."""
         if len(self._needs) <= at:
             return Others(), 0
         live = self._live_before if self._is_open() else live_bytes(self.device)

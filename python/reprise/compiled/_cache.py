@@ -69,14 +69,16 @@ class CachedPlanner(GraphPlanner):
         return self._known_plan(room, others) or self._note(room, others, super().choose(room, others))
 
     def smallest_beside(self, others: Others) -> Chosen:
-        return self._known_plan(0, others) or self._note(0, others, super().smallest_beside(others))
+        return self._known_plan(None, others) or self._note(None, others, super().smallest_beside(others))
 
-    def _known_plan(self, room: int, others: Others) -> Chosen | None:
-        """`room`: 0 for the smallest one."""
+    def _known_plan(self, room: int | None, others: Others) -> Chosen | None:
+        """`room`: None for the smallest one."""
         begin = time.perf_counter()
         for each in self._known["plans"]:
-            fits = each["halves"]["peak"] <= room <= _NEAR * each["room"] if room else each["room"] == 0
-            if fits and each["others"] == others.written():
+            made_for = each["room"]
+            is_smallest = room is None and made_for is None
+            fits = room is not None and made_for is not None and each["halves"]["peak"] <= room <= _NEAR * made_for
+            if (is_smallest or fits) and each["others"] == others.written():
                 self.default = self.default.beside(others)
                 cut = Cut.read(each["cut"])
                 halves = _halves_of(each["halves"], others, self.joint, cut)
@@ -84,7 +86,7 @@ class CachedPlanner(GraphPlanner):
                               each["seconds"])
         return None
 
-    def _note(self, room: int, others: Others, chosen: Chosen) -> Chosen:
+    def _note(self, room: int | None, others: Others, chosen: Chosen) -> Chosen:
         plan = {"room": room, "others": others.written(), "cut": chosen.cut.written(), "halves": _written(chosen.halves),
                 "recompute_seconds": chosen.recompute_seconds, "seconds": chosen.seconds}
         self._write({**self._known, "plans": [*self._known["plans"], plan][-_MOST_PLANS:]})

@@ -23,7 +23,8 @@ _MOST_CORRECTIONS = 3
 _MOST_MEASURED = 12
 _MORE = 1.1
 # Of the bytes of a step: what was live before it has to change by more until the limit does.
-_GROWTH = 0.01
+_CHANGE = 0.01
+# Limits of earlier steps whose budgets are kept.
 _MOST_LIMITS = 4
 
 
@@ -218,12 +219,12 @@ class RunBudgets:
         take turns with what they keep, so that the budgets of a few limits are kept, with what they have learned."""
         assert self.limit is not None and self._training is not None and self._between is not None
         room = self.limit - self._live
-        if not self._asked.follows_live or abs(live - self._live) <= _GROWTH * room:
+        if not self._asked.follows_live or abs(live - self._live) <= _CHANGE * room:
             return
         plan = self._training.plan()
         self._others = [*self._others, (self.limit, self._training, self._between)][-_MOST_LIMITS:]
         for at, (limit, training, between) in enumerate(self._others):
-            if abs(limit - room - live) <= _GROWTH * room:
+            if abs(limit - room - live) <= _CHANGE * room:
                 del self._others[at]
                 self.limit, self._training, self._between = limit, training, between
                 break
@@ -246,7 +247,7 @@ class RunBudgets:
         if total.steps == 0:
             return f"no step came to its end within the limit of {format_bytes(self.limit)}; the {self._measured} steps that " \
                    f"were measured had a peak of {format_bytes(self.measured_peak)}"
-        limit = max(self.limit, self._highest)  # it may have followed what was live
+        limit = self._highest  # it may have followed what was live
         text = f"peak {format_bytes(total.peak)} of {format_bytes(limit)} in {total.steps} steps, dropped {total.dropped} " \
                f"values ({format_bytes(total.dropped_bytes)}), replayed {total.replayed} operators, " \
                f"{total.seconds_lost:.2f} s lost ({100 * total.seconds_lost / seconds:.1f}% of the run)"

@@ -8,7 +8,8 @@ namespace reprise::libtorch {
 namespace {
 
 struct Refusals {
-  std::uint64_t all = 0, final = 0;  // those without which nobody copes
+  std::uint64_t all = 0;
+  std::uint64_t final = 0;  // those with which nobody copes
   std::exception_ptr last;
   int kernels = 0;  // that run now, one within the other
 };
