@@ -121,7 +121,8 @@ def advise(
 
     Raises UsageError for bytes that are none, and all errors of reprise.estimate(). Nobody else may use the module meanwhile.
     """
-    limit = _reprise.parse_bytes(device_bytes) if isinstance(device_bytes, str) else _index(device_bytes)
+    is_share = isinstance(device_bytes, str) and device_bytes.strip().endswith("%")  # of what, no option says
+    limit = 0 if is_share else _reprise.parse_bytes(device_bytes) if isinstance(device_bytes, str) else _index(device_bytes)
     if limit <= 0:
         raise _reprise.UsageError(f"advise(): device_bytes is {device_bytes!r}; give the bytes that a device has, as \"80GB\"")
 

@@ -12,7 +12,7 @@ What differs from torch:
 - Tensors that a function writes to (BatchNorm's running statistics) are restored for the recomputation and updated
   once a step. torch updates them twice.
 - Generators other than the default ones are replayed as well. So are oneDNN's, the threads' and the rounding settings.
-- ``determinism_check="values"`` compares hashes of what both runs save.
+- ``determinism_check="values"`` compares hashes of what both runs save, but for subclasses that dispatch by themselves (DTensor).
 - ``checkpoint_sequential(model, "400MB", x)`` plans what to recompute for a number of bytes.
 - Selective checkpointing: see :func:`create_selective_checkpoint_contexts`.
 - A reentrant region refuses ``create_graph=True``. torch's gives wrong second derivatives.

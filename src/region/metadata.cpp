@@ -50,6 +50,7 @@ std::uint64_t hash_strided(at::Tensor tensor, std::uint64_t seed) {
 }  // namespace
 
 std::uint64_t hash_values(const at::Tensor& saved) {
+  if (saved.key_set().has(c10::DispatchKey::Python)) return 0;
   c10::AutoGradMode no_grad(false);
   const libtorch::OwnWorkScope own;
   // Not the function's operators: a trace does not show them.

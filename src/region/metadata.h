@@ -35,7 +35,8 @@ struct Metadata {
 };
 
 // XXH3 of the tensor's elements in logical order, its shape and dtype. Reads the tensor on the
-// host.
+// host. The same number for all tensors that Python dispatches (FakeTensor, DTensor): they have no
+// memory of their own, and would see operators on them.
 std::uint64_t hash_values(const at::Tensor& tensor);
 
 }  // namespace reprise::region

@@ -99,6 +99,7 @@ class Fails(torch.nn.Linear):
 @pytest.mark.parametrize("device_bytes, model, error, text", [
     ("much", None, reprise.UsageError, '"much" is not a number of bytes'), (0, None, reprise.UsageError, "device_bytes is 0"),
     (-1, None, reprise.UsageError, "device_bytes is -1; give the bytes"), (1.5, None, reprise.UsageError, "device_bytes is 1.5"),
+    ("60%", None, reprise.UsageError, "device_bytes is '60%'; give the bytes that a device has"),
     ("1GB", torch.nn.Sequential(Fails(8, 8), Fails(8, 8)), KeyError, "mine")])
 def test_what_cannot_be_advised_on_is_refused_and_the_module_stays(device_bytes, model, error, text):
     with pytest.raises(error, match=text):

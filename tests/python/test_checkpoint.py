@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import reprise
-from reprise.checkpoint import CheckpointError, CheckpointFunction, GraphExecGroup, checkpoint
+from reprise.checkpoint import CheckpointError, CheckpointFunction, GraphExecGroup, checkpoint, create_selective_checkpoint_contexts
 
 BOTH = pytest.mark.parametrize("reentrant", [False, True])
 
@@ -361,6 +361,18 @@ def test_fake_tensors_take_torchs_own_function():
         y = checkpoint(torch.sin, x, use_reentrant=False)
         y.sum().backward()
     assert x.grad.shape == (3,)
+
+
+def test_a_region_runs_operators_that_call_functions():
+    def step(x):
+        return torch.cond(x.sum() > 0, lambda x: x.sin().exp(), lambda x: x.cos().exp(), (x,)).square()
+
+    def keeping_sines():
+        return create_selective_checkpoint_contexts([torch.ops.aten.sin.default])
+
+    x = torch.linspace(-1, 2, 6, requires_grad=True)
+    for options in ({}, {"determinism_check": "values"}, {"context_fn": keeping_sines}):
+        assert same(gradients(lambda x: checkpoint(step, x, use_reentrant=False, **options), x), gradients(step, x))
 
 
 def test_a_chain_runs_in_segments_and_within_bytes():

@@ -1,6 +1,7 @@
 """torch.compile inside a budget's step. Graphs of aot_eager call operators, which are recorded; inductor's kernels pass
 them by."""
 
+import gc
 import warnings
 
 import pytest
@@ -44,12 +45,16 @@ def network():
 
 def test_what_graphs_of_operators_keep_is_dropped(network):
     expected, peak = network.plain()
+    gc.collect()
     budget = reprise.MemoryBudget(reprise.live_bytes() + peak // 2)
+    with budget.step():
+        torch.zeros(1)
+    of_others = budget.report().past_operators  # what earlier tests keep
     for _ in range(2):
         with budget.step():
             assert same(network.gradients(), expected)
     report = budget.report()
-    assert report.dropped > 0 and report.peak <= budget.limit and report.past_operators < 100_000
+    assert report.dropped > 0 and report.peak <= budget.limit and report.past_operators - of_others < 100_000
 
 
 def test_compiled_blocks_are_regions_inside_a_step(network):

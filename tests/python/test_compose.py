@@ -10,6 +10,7 @@ import warnings
 import pytest
 import torch
 from torch import nn
+from torch._higher_order_ops.scan import scan
 from torch.overrides import TorchFunctionMode
 from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -81,6 +82,18 @@ def with_vmap_and_grad():
     return [*each.values(), second]
 
 
+def with_operators_that_call_functions():
+    """torch.cond and scan, as they are called and in a graph of operators."""
+    data = x(requires_grad=True)
+
+    def step(y):
+        y = torch.cond(y.sum() > 0, lambda y: y.sin().exp(), lambda y: y.cos().exp(), (y,))
+        last, each = scan(lambda total, row: (total + row.tanh(), total * row), torch.zeros(16), y)
+        return last.sum() + each.square().sum()
+
+    return [torch.autograd.grad(call(data), data)[0] for call in (step, torch.compile(step, backend="aot_eager"))]
+
+
 def with_saved_tensors_on_the_host():
     with torch.autograd.graph.save_on_cpu():
         return plainly()
@@ -142,9 +155,9 @@ def under_a_profiler():
         return plainly()
 
 
-STEPS = [plainly, under_a_dispatch_mode, under_a_function_mode, with_vmap_and_grad, with_saved_tensors_on_the_host,
-         with_saved_tensors_in_numpy, with_saved_tensors_in_a_file, with_a_subclass, in_anomaly_mode, in_autocast,
-         twice_backward, with_the_graph_retained, under_a_profiler]
+STEPS = [plainly, under_a_dispatch_mode, under_a_function_mode, with_vmap_and_grad, with_operators_that_call_functions,
+         with_saved_tensors_on_the_host, with_saved_tensors_in_numpy, with_saved_tensors_in_a_file, with_a_subclass,
+         in_anomaly_mode, in_autocast, twice_backward, with_the_graph_retained, under_a_profiler]
 
 
 def paranoid(**options):

@@ -255,11 +255,13 @@ class CompiledBudget:
         least = live + none.least + self._slack
         later = f" and {format_bytes(under_later)} are handed over by its calls" if under_later else ""
         ends = ", ".join(f"{name} up to {most}" for name, most in planner.joint.sizes.named.items())
+        share = planner.joint.share
+        handed = f", with no more handed over than torch's activation_memory_budget of {share} allows" if share < 1 else ""
         is_one_of_several = self.asked.share and self.measured and any(each is not self and each.peaks for each in _budgets)
         several = ". If other models train in the same step, give all one budget: reprise.compiled.budget()" if is_one_of_several else ""
         return BudgetError(
             f"memory_budget '{self.asked.text}' is {format_bytes(limit)}, of which {format_bytes(live - under_later)} are live before the "
-            f"graph runs{later}; it needs at least {format_bytes(least)} ({least} bytes){ends and f' with {ends}'}. "
+            f"graph runs{later}; it needs at least {format_bytes(least)} ({least} bytes){ends and f' with {ends}'}{handed}. "
             f"At its smallest peak it holds {planner.held_at_peak()}. Raise memory_budget, or make the batch smaller{several}")
 
     # -- Steps

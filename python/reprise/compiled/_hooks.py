@@ -223,15 +223,13 @@ def _choosing(graph: Graph, is_planned: list[bool]) -> Iterator[None]:
 
     @functools.wraps(choose)
     def choose_by_plan(joint_graph: fx.Graph, node_info: Any, memory_budget: float = 1) -> list[fx.Node]:
-        default: list[fx.Node] = choose(joint_graph, node_info, memory_budget)
+        if not 0 <= memory_budget <= 1:
+            choose(joint_graph, node_info, memory_budget)  # raises torch's error
+        default: list[fx.Node] = choose(joint_graph, node_info)
         try:
-            if memory_budget != 1:
-                raise UsageError(
-                    f"reprise.compile: torch's activation_memory_budget is {memory_budget}, in its configuration or as a "
-                    "region_activation_memory_budget, and a graph can have one budget; take one of them away")
             refuse_compiled_autograd()
             _refuse_cuda_graphs(graph.backend)
-            joint = Joint(known["module"], node_info, known["outputs"], fuses=graph.backend == "inductor")
+            joint = Joint(known["module"], node_info, known["outputs"], fuses=graph.backend == "inductor", share=memory_budget)
         except UsageError as error:
             graph.refused(error)
             return default

@@ -81,11 +81,11 @@ class Layouts:
 class Joint:
     """Nodes are known by their place in the graph."""
 
-    def __init__(self, module: fx.GraphModule, info: Any, outputs_of_forward: int, *, fuses: bool,
+    def __init__(self, module: fx.GraphModule, info: Any, outputs_of_forward: int, *, fuses: bool, share: float = 1,
                  upper: dict[Any, int] | None = None) -> None:
-        """`fuses`: whether the backend merges loops. `upper`: of sizes that vary, what the plan is for; the newest Joint of a
-        graph counts."""
-        self.module, self.info, self.outputs_of_forward, self.fuses = module, info, outputs_of_forward, fuses
+        """`fuses`: whether the backend merges loops. `share`: torch's activation_memory_budget, of what may be handed over.
+        `upper`: of sizes that vary, what the plan is for; the newest Joint of a graph counts."""
+        self.module, self.info, self.outputs_of_forward, self.fuses, self.share = module, info, outputs_of_forward, fuses, share
         self.nodes = [node for node in module.graph.nodes if node.op != "output"]
         self.place = {node: at for at, node in enumerate(self.nodes)}
         self.named = {node.name: at for at, node in enumerate(self.nodes)}
@@ -340,7 +340,7 @@ class Joint:
         """The same graph for other upper ends."""
         if upper == self.sizes.upper:
             return self
-        return Joint(self.module, self.info, self.outputs_of_forward, fuses=self.fuses, upper=upper)
+        return Joint(self.module, self.info, self.outputs_of_forward, fuses=self.fuses, share=self.share, upper=upper)
 
     def require_device(self, device: torch.device) -> None:
         """Raises UsageError where no tensor is on a device of that kind."""

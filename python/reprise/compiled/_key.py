@@ -26,7 +26,7 @@ def key_of(joint: Joint, default: list[fx.Node]) -> str:
         target = node.target if node.op == "get_attr" else "" if node.op == "placeholder" else str(node.target)
         add(node.op, target, fx.map_arg(node.args, place), fx.map_arg(node.kwargs, place), _form(node.meta.get("val")),
             str(node.meta.get("recompute")), joint.is_tangent[joint.place[node]])
-    add(joint.outputs_of_forward, joint.forward_outputs, joint.backward_outputs, joint.fuses)
+    add(joint.outputs_of_forward, joint.forward_outputs, joint.backward_outputs, joint.fuses, joint.share)
     add(sorted(joint.place[node] for node in default if node in joint.place))
     add(joint.sizes.key(joint.fuses))
     return digest.hexdigest()

@@ -73,6 +73,7 @@ class GraphPlanner:
         self._realized: list[Realized] = []
         self._has_smallest = False  # among them
         self._others = Others()
+        self._most_handed_over: float | None = None
         self._seconds_before = time.perf_counter() - begin
 
     @property
@@ -85,6 +86,13 @@ class GraphPlanner:
     def choose(self, room: int, others: Others = Others()) -> Chosen:
         """The plan for at most `room` bytes above those live before the graph runs, the others' included. Raises NoPlan where
         there is none."""
+        if self.joint.share < 1:
+            chosen = self._choose(room, self._beside_what_limits(room, others))
+            self.default = self.default.beside(others)
+            return dataclasses.replace(chosen, halves=chosen.halves.beside(others), default=self.default)
+        return self._choose(room, others)
+
+    def _choose(self, room: int, others: Others) -> Chosen:
         begin = time.perf_counter()
         self._stand_beside(others)
         if self.default.peak <= room:
@@ -116,6 +124,15 @@ class GraphPlanner:
                 raise NoPlan(least)
         halves, cut, plan = min(self._within(room), key=lambda each: each[2].recompute_nanoseconds)
         return self._chosen(cut, halves, plan.recompute_nanoseconds, begin)
+
+    def _beside_what_limits(self, room: int, others: Others) -> Others:
+        """Beside so much after forward that no more is handed over than the joint's share allows: as torch counts it, from the
+        least at 0 to the compiler's own choice at 1."""
+        if self._most_handed_over is None:
+            self._stand_beside(self.beside_many())
+            least = self.smallest()[0].between
+            self._most_handed_over = least + self.joint.share * max(0, self.default.between - least)
+        return dataclasses.replace(others, between=max(others.between, room - int(self._most_handed_over)))
 
     def _within(self, room: int) -> list[Realized]:
         return [each for each in self._realized if each[0].late_peak <= room and each[0].peak <= room]
