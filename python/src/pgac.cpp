@@ -255,7 +255,14 @@ void bind_pgac(py::module_& module) {
   bind_pgac_report(module);
   bind_influence(module);
   py::class_<Pgac>(module, "PgacRunner")
-      .def(py::init([](const py::kwargs& options) { return Pgac(pgac_options_of(options)); }))
+      .def(py::init([](const py::args& layers, const py::kwargs& options) {
+        if (!layers.empty()) {
+          throw UsageError(
+              "Pgac(): options are given by name, as in Pgac(quantile=0.5), and the layers to "
+              "run(layers, x)");
+        }
+        return Pgac(pgac_options_of(options));
+      }))
       .def("run_described",
            [](Pgac& pgac, const py::list& described, const at::Tensor& x) {
              const detail::Layers layers = layers_of(described, "Pgac.run");

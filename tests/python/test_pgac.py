@@ -163,6 +163,8 @@ def test_a_layer_s_exception_is_python_s_own_and_the_training_goes_on(training):
 def test_options_out_of_range_are_refused(options, error, text):
     with pytest.raises(error, match=text):
         reprise.Pgac(**options)
+    with pytest.raises(reprise.UsageError, match="the layers to run"):
+        reprise.Pgac([torch.nn.Linear(2, 2)])
 
 
 def test_a_budget_that_no_mask_fits_names_the_least(training):
