@@ -35,7 +35,8 @@ class Pgac(PgacRunner):
     steps_between_changes: the least number of observed steps between two changes of the mask; 1.
     stride: looks at one run of 64 elements in this many; 1.
     seed: of a learned gamma's draws and of the ranking "random".
-    combine: takes a list of averages and returns those of all processes.
+    combine: takes a list of averages and returns those of all processes. The garbage collector does not see that it is held:
+        a method of an object that has this Pgac keeps both, but for a weakref.
 
     Gradients are bitwise those of the plain step, except with `lossy`. One thread calls run() and observe() at a time.
     Raises UsageError, with the option, for a value out of range.

@@ -161,10 +161,10 @@ void bind_access(py::module_& module) {
       [](bool watch) {
         auto& handle = profiler_callback();
         if (watch && !handle) {
-          // Callbacks of the process come before those of a thread, such as the profiler's.
-          handle = at::addGlobalCallback(at::RecordFunctionCallback(&before_profiler)
-                                             .needsInputs(true)
-                                             .scopes({at::RecordScope::FUNCTION}));
+          // Callbacks of the process come before those of a thread, such as the profiler's. All
+          // scopes: a node of backward has its gradients for arguments.
+          handle = at::addGlobalCallback(
+              at::RecordFunctionCallback(&before_profiler).needsInputs(true));
         } else if (!watch && handle) {
           at::removeCallback(*handle);
           handle.reset();

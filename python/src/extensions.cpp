@@ -284,6 +284,9 @@ void bind_weights(py::module_& module) {
       "    do not change or keep them. It is called on the threads of backward, under the interpreter's\n"
       "    lock, and what it raises leaves backward as it is. With it, the function of weights is asked\n"
       "    about each known call whenever a step begins.\n\n"
+      "Both functions are held as long as a budget has the weights, unseen by the garbage collector: one\n"
+      "that refers to its budget, or is a method of an object that has the budget, should do so by a\n"
+      "weakref.\n\n"
       "Values of weights below 1 are dropped sooner. Gradients are bitwise the same whatever they are.\n"
       "Weights are from 1e-30 to 1e30; another one is a UsageError from the operator.");
 }

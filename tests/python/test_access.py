@@ -202,6 +202,9 @@ def test_a_profiler_inside_a_step_says_nothing_and_sees_all(network, capfd):
         with budget.step():
             found = network.gradients()
     assert network.is_same(found)
+    with reprise.MemoryBudget("4GiB", paranoid=True, min_bytes=0).step():  # gradients are dropped, too
+        with torch.profiler.profile(activities=activities, record_shapes=True, profile_memory=True):
+            assert network.is_same(network.gradients())
     for profile in (inside, around):
         counts = {event.key: event.count for event in profile.key_averages()}
         assert counts["aten::linear"] >= 12 and counts["aten::gelu_backward"] >= 12

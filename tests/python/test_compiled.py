@@ -185,7 +185,8 @@ class PlannerOf:
 
     def __init__(self, least):
         self.least = least
-        self.joint = types.SimpleNamespace(sizes=types.SimpleNamespace(upper={}, named={}), bytes_of_forward=0, growth_of_inputs=lambda: 0)
+        sizes = types.SimpleNamespace(upper={}, named={})
+        self.joint = types.SimpleNamespace(sizes=sizes, share=1, bytes_of_forward=0, growth_of_inputs=lambda: 0)
 
     def choose(self, room, others):
         if room < self.least:
