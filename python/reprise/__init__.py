@@ -41,9 +41,10 @@ from ._reprise import (  # noqa: E402
     current_path, disk_store, host_store, influence_of, influence_weights, is_checkpointing, is_recomputing, live_bytes,
     memory_store, named, offload, peak_bytes, pop, seed_of_pipeline, stash, value_weights)
 
-from . import _higher_order  # noqa: E402
+from . import _access, _higher_order  # noqa: E402
 from .auto import auto_checkpoint  # noqa: E402
 
+_access.watch_traces()
 _higher_order.install()
 
 __all__ = [

@@ -21,7 +21,7 @@ import torch
 from torch._C._dynamo import eval_frame
 
 from . import _graphs
-from ._reprise import Pin, hold, hold_until_step_ends, is_in_step, unseen, watch_profiler
+from ._reprise import Pin, hold, hold_until_step_ends, is_in_step, unseen, watch_profiler, watch_trace
 
 _is_installed = False
 _SKIP = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._FrameAction.SKIP)
@@ -98,19 +98,34 @@ def _replace(owner: Any, name: str, during_step: Callable[..., Any]) -> None:
     setattr(owner, name, replacement)
 
 
-def _watch(owner: Any, name: str, watch: bool) -> None:
-    original = getattr(owner, name)
+def _watch(owner: Any, begin: str, end: str, watch: Callable[[bool], None]) -> None:
+    """From the one function of the owner to the other."""
+    originals = getattr(owner, begin), getattr(owner, end)
 
-    @functools.wraps(original)
-    def replacement(*args: Any, **kwargs: Any) -> Any:
-        if watch:
-            watch_profiler(True)
-        result = original(*args, **kwargs)
-        if not watch:
-            watch_profiler(False)
-        return result
+    @functools.wraps(originals[0])
+    def begins(*args: Any, **kwargs: Any) -> Any:
+        watch(True)
+        try:
+            return originals[0](*args, **kwargs)
+        except BaseException:
+            watch(False)
+            raise
 
-    setattr(owner, name, replacement)
+    @functools.wraps(originals[1])
+    def ends(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return originals[1](*args, **kwargs)
+        finally:
+            watch(False)
+
+    setattr(owner, begin, begins)
+    setattr(owner, end, ends)
+
+
+def watch_traces() -> None:
+    """Once. A trace may have begun when the first step is entered."""
+    if hasattr(torch.profiler.profiler, "_enable_execution_trace_observer"):
+        _watch(torch.profiler.profiler, "_enable_execution_trace_observer", "_disable_execution_trace_observer", watch_trace)
 
 
 def install() -> None:
@@ -133,8 +148,6 @@ def install() -> None:
             _replace(owner, name, _dlpack)
     for name in ("_share_fd_cpu_", "_share_filename_cpu_", "__getitem__"):
         _replace(torch.UntypedStorage, name, _of_storage)
-    profiler = torch.autograd.profiler
-    _watch(profiler, "_enable_profiler", True)
-    _watch(profiler, "_disable_profiler", False)
+    _watch(torch.autograd.profiler, "_enable_profiler", "_disable_profiler", watch_profiler)
     if torch._C._autograd._profiler_enabled():
         watch_profiler(True)

@@ -1,5 +1,5 @@
 // Access to a tensor's bytes past operators: by Python's own methods, by kernels of compiled graphs, and by
-// LibTorch's profiler, which reads pointers before an operator has its arguments back.
+// LibTorch's profiler and execution trace, which read pointers before an operator has its arguments back.
 #include <ATen/record_function.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -9,10 +9,11 @@
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <map>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <set>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -113,10 +114,59 @@ std::unique_ptr<at::ObserverContext> before_profiler(const at::RecordFunction& f
   return arguments;
 }
 
-std::optional<at::CallbackHandle>& profiler_callback() {
-  static auto* handle = new std::optional<at::CallbackHandle>;
-  return *handle;
+// What operators of each thread returned last: an observer reads it after them, when it may be dropped.
+struct LastResults {
+  std::mutex mutex;
+  std::map<std::thread::id, std::vector<std::unique_ptr<Pin>>> pins;
+
+  void replace(std::vector<std::unique_ptr<Pin>> newest) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    pins[std::this_thread::get_id()].swap(newest);
+  }
+  void clear() {
+    decltype(pins) last;
+    const std::lock_guard<std::mutex> lock(mutex);
+    last.swap(pins);
+  }
+};
+
+LastResults& last_results() {
+  static auto* results = new LastResults;
+  return *results;
 }
+
+void after_operator(const at::RecordFunction& function, at::ObserverContext* /*before*/) {
+  if (!libtorch::works_for_a_limit()) return;
+  Arguments results;
+  try {
+    for (const c10::IValue& value : function.outputs()) results.add(value);
+  } catch (const Error&) {
+    // Whoever reads it next will say it.
+  }
+  last_results().replace(std::move(results.pins));
+}
+
+// Callbacks of the process run in the order in which they were added, and before those of a thread. So
+// this one is there before anybody's, and off unless somebody reads.
+class Watch {
+ public:
+  explicit Watch(const at::RecordFunctionCallback& callback)
+      : handle_(at::addGlobalCallback(callback)) {
+    at::disableCallback(handle_);
+  }
+
+  void want(bool wanted) {
+    if (wanted && wanted_++ == 0) at::reenableCallback(handle_);
+    if (!wanted && wanted_ > 0 && --wanted_ == 0) {
+      at::disableCallback(handle_);
+      last_results().clear();
+    }
+  }
+
+ private:
+  at::CallbackHandle handle_;
+  int wanted_ = 0;  // under the interpreter's lock
+};
 
 }  // namespace
 
@@ -127,6 +177,7 @@ void step_begins() {
 
 void step_ends() {
   std::vector<HeldMemory> held;
+  last_results().clear();
   const std::lock_guard<std::mutex> lock(until_steps().mutex);
   if (--until_steps().open == 0) held.swap(until_steps().held);
 }
@@ -156,22 +207,19 @@ void bind_access(py::module_& module) {
       "is_in_region", [] { return is_checkpointing() || is_recomputing(); },
       "Whether a region's function runs on this thread.");
   module.def("hold_until_step_ends", &hold_until_step_ends, py::arg("tensor"));
+  // All scopes: a node of backward has its gradients for arguments.
+  static auto* const profilers =
+      new Watch(at::RecordFunctionCallback(&before_profiler).needsInputs(true));
+  static auto* const traces =
+      new Watch(at::RecordFunctionCallback(&before_profiler, &after_operator)
+                    .needsInputs(true)
+                    .needsOutputs(true));
   module.def(
-      "watch_profiler",
-      [](bool watch) {
-        auto& handle = profiler_callback();
-        if (watch && !handle) {
-          // Callbacks of the process come before those of a thread, such as the profiler's. All
-          // scopes: a node of backward has its gradients for arguments.
-          handle = at::addGlobalCallback(
-              at::RecordFunctionCallback(&before_profiler).needsInputs(true));
-        } else if (!watch && handle) {
-          at::removeCallback(*handle);
-          handle.reset();
-        }
-      },
-      py::arg("watch"),
+      "watch_profiler", [](bool watch) { profilers->want(watch); }, py::arg("watch"),
       "While a profiler runs, gives operators their arguments before it reads them.");
+  module.def(
+      "watch_trace", [](bool watch) { traces->want(watch); }, py::arg("watch"),
+      "The same for an execution trace, which reads results as well.");
 }
 
 }  // namespace reprise::python

@@ -3,6 +3,7 @@
 import copy
 import gc
 import io
+import json
 import pickle
 
 import numpy
@@ -210,3 +211,22 @@ def test_a_profiler_inside_a_step_says_nothing_and_sees_all(network, capfd):
         assert counts["aten::linear"] >= 12 and counts["aten::gelu_backward"] >= 12
     # The profiler itself says when it starts and stops.
     assert [line for line in capfd.readouterr().err.splitlines() if not line.startswith("USDT:")] == []
+
+
+def test_an_execution_trace_reads_arguments_and_results(network, tmp_path, capfd):
+    observer = torch.profiler.ExecutionTraceObserver()
+    observer.register_callback(str(tmp_path / "trace.json"))
+    begin_step = reprise.MemoryBudget("4GiB", paranoid=True, min_bytes=0).step
+    with begin_step():
+        observer.start()
+        inside = network.gradients()
+        observer.stop()
+    observer.start()
+    with begin_step():
+        around = network.gradients()
+    observer.stop()
+    observer.unregister_callback()
+    assert network.is_same(inside) and network.is_same(around)
+    assert [line for line in capfd.readouterr().err.splitlines() if "Execution Trace Observer" not in line] == []
+    nodes = json.loads((tmp_path / "trace.json").read_text())["nodes"]
+    assert sum(node["name"] == "aten::linear" for node in nodes) >= 24
