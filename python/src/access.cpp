@@ -114,7 +114,8 @@ std::unique_ptr<at::ObserverContext> before_profiler(const at::RecordFunction& f
   return arguments;
 }
 
-// What operators of each thread returned last: an observer reads it after them, when it may be dropped.
+// The newest results of each thread are kept: an observer reads them after the operator, when they
+// may be dropped.
 struct LastResults {
   std::mutex mutex;
   std::map<std::thread::id, std::vector<std::unique_ptr<Pin>>> pins;
