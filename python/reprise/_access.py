@@ -1,7 +1,8 @@
 """Python's ways to a tensor's bytes past operators, during steps: they bring dropped bytes back, and keep them in place
 while somebody may look at them. Outside of steps they are as ever.
 
-- numpy(), __array__: as long as the array lives.
+- numpy(), __array__: as long as the array lives. It may be written to at any time: what is computed from the tensor
+  meanwhile is not dropped.
 - __dlpack__, to_dlpack(), untyped_storage() (also of pickling, torch.save, deepcopy, share_memory_()): as long as the
   capsule's tensor or the storage object lives. A copy by __dlpack__ has memory of its own, which steps do not see.
 - data_ptr(): until the step ends.
@@ -28,7 +29,7 @@ _SKIP = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._
 
 
 def _numpy(original: Callable[..., Any], tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-    held = hold(tensor)
+    held = hold(tensor, writes_on=True)
     array = original(tensor, *args, **kwargs)
     # Views of the array hold it.
     weakref.finalize(array, _drop, held).atexit = False
@@ -79,7 +80,7 @@ def _of_storage(original: Callable[..., Any], storage: torch.UntypedStorage, *ar
 
 def _dlpack(original: Callable[..., Any], tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     alias = tensor.detach().requires_grad_(tensor.requires_grad)  # __dlpack__ refuses one that requires gradients
-    alias._reprise_hold = hold(tensor)  # type: ignore[attr-defined]
+    alias._reprise_hold = hold(tensor, writes_on=True)  # type: ignore[attr-defined]
     # A copy that the step saw could be dropped before its pointer is read.
     return unseen(functools.partial(original, alias, *args, **kwargs))
 

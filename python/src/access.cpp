@@ -188,13 +188,18 @@ void bind_access(py::module_& module) {
   module.def("is_in_step", &libtorch::works_for_a_limit, "Whether a step is open for this thread.");
   module.def(
       "hold",
-      [](const at::Tensor& tensor, bool is_its_storages) {
+      [](const at::Tensor& tensor, bool is_its_storages, bool writes_on) {
         auto result = std::make_unique<Hold>(Hold{hold(tensor)});
+        if (writes_on) {
+          const py::gil_scoped_release no_gil;
+          result->memory.write_on();
+        }
         if (is_its_storages) result->memory.let_storage_die();
         return result;
       },
-      py::arg("tensor"), py::arg("is_its_storages") = false,
-      "`is_its_storages`: the storage's object has it, and keeps nothing alive by it.");
+      py::arg("tensor"), py::arg("is_its_storages") = false, py::arg("writes_on") = false,
+      "`is_its_storages`: the storage's object has it, and keeps nothing alive by it. `writes_on`: the\n"
+      "holder may write at any time, so that what is computed meanwhile is not dropped.");
   module.def(
       "unseen",
       [](const py::function& function, const py::args& arguments) {

@@ -135,7 +135,7 @@ bool Recorder::intercept_function(detail::FunctionCall& call,
       }
       Cell& cell = *tape_.value_of(tensor).cell;
       begun.pin(cell, tensor.storage());
-      begun.records = begun.records && !cell.foreign;
+      begun.records = begun.records && !cell.may_change_unseen();
       defined.push_back(tensor);
       versions.push_back(tensor._version());
     }

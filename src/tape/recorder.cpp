@@ -107,7 +107,7 @@ void Recorder::begin(OperatorCall& call, const OperatorFacts& facts, BegunCall& 
     if (weighing != nullptr && cell.value->watch != Value::kUnwatched) {
       weighing->hold(cell.value->watch, tensor.storage());
     }
-    if (cell.foreign) begun.records = false;
+    if (cell.may_change_unseen()) begun.records = false;
   });
   for (std::size_t i = 0; !begun.found.is_comparable && i < arguments.size(); ++i) {
     if (!libtorch::may_go_deeper(arguments[i])) continue;

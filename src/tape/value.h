@@ -55,9 +55,15 @@ struct Cell final : libtorch::MemoryManager, Recycled<Cell, kRecycled>, Counted<
   void hold() override;
   void release_hold() noexcept override;
   void before_write() override;
+  void writes_begin() noexcept override;
+  void writes_end() noexcept override;
+  // Somebody may fill the memory with something else unseen: what is computed from it is not dropped.
+  bool may_change_unseen() const { return foreign || writers > 0; }
 
   // By whom the bytes are read past operators: of the value that was held.
   std::uint32_t holds = 0;
+  // How many of these may write at any time.
+  std::uint32_t writers = 0;
 
   Tape& tape;
   c10::StorageImpl* storage;
@@ -65,8 +71,7 @@ struct Cell final : libtorch::MemoryManager, Recycled<Cell, kRecycled>, Counted<
   // The tape's own memory: made by a recorded operator, and by the allocator that counts. Only
   // such memory is ever dropped.
   bool own = false;
-  // Memory that its owner may fill with something else unseen (from_blob): what is computed from it
-  // is not dropped.
+  // Memory of an owner of its own (from_blob).
   bool foreign = false;
   // For texts: an operator of the step has made the storage; autograd has taken it for a gradient.
   bool is_of_step = false;

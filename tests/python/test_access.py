@@ -188,6 +188,28 @@ def test_a_storage_whose_object_is_kept_is_held(step):
     assert bytes(storage.tolist()) == expected.tobytes()
 
 
+@pytest.mark.parametrize("share", [lambda x: x.numpy(), lambda x: torch.from_dlpack(x), lambda x: numpy.from_dlpack(x)])
+def test_what_is_computed_while_somebody_may_write_is_as_it_was_computed(share):
+    def results():
+        a = torch.linspace(-1, 1, 64).sin()
+        before = a.exp()
+        shared = share(a)
+        meanwhile = a.exp()
+        try:
+            shared[:8] = 5
+        except ValueError:  # NumPy has it for reading alone
+            a[:8] = 5
+        changed = a.exp() * 2
+        del shared
+        return [each.clone() for each in (a, before * 2, meanwhile * 2, changed, a.exp() * 3)]
+
+    expected = results()
+    budget = reprise.MemoryBudget("4GiB", paranoid=True, min_bytes=0)
+    with budget.step():
+        found = results()
+    assert all(torch.equal(a, b) for a, b in zip(found, expected)) and budget.report().replayed > 0
+
+
 def test_a_profiler_inside_a_step_says_nothing_and_sees_all(network, capfd):
     activities = [torch.profiler.ProfilerActivity.CPU]
     with torch.profiler.profile(activities=activities):

@@ -3,7 +3,9 @@
 #include <ATen/autocast_mode.h>
 
 #include <algorithm>
+#include <exception>
 #include <optional>
+#include <string_view>
 #include <tuple>
 
 #include "tests/tape/networks/networks.h"
@@ -105,7 +107,16 @@ class HundredSteps : public ::testing::TestWithParam<std::tuple<NetworkKind, boo
 
 TEST_P(HundredSteps, UnderABudgetAreBitwiseThePlainOnes) {
   const auto& [kind, bf16] = GetParam();
-  const Training plain = train(kind, bf16, std::nullopt);
+  std::optional<Training> of_plain;
+  try {
+    of_plain = train(kind, bf16, std::nullopt);
+  } catch (const std::exception& error) {
+    // oneDNN has recurrent layers in 16 bits on some CPUs only.
+    if (std::string_view(error.what()).find("primitive descriptor") == std::string_view::npos)
+      throw;
+    GTEST_SKIP() << "this CPU cannot train it plainly: " << error.what();
+  }
+  const Training& plain = *of_plain;
   const Bytes above = plain.peak - plain.before;
   const Training mine = train_within(kind, bf16, plain.before, above);
   EXPECT_EQ(mine.passed, 0);

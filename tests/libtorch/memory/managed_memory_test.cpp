@@ -25,6 +25,8 @@ struct TestManager final : MemoryManager {
   void hold() override { ++holds; }
   void release_hold() noexcept override { --holds; }
   void before_write() override {}
+  void writes_begin() noexcept override { ++writers; }
+  void writes_end() noexcept override { --writers; }
   void released(c10::DataPtr memory) noexcept override {
     had_memory = memory.get() != nullptr;
     ++told;
@@ -34,7 +36,28 @@ struct TestManager final : MemoryManager {
   bool had_memory = false;
   std::atomic<int> told{0};
   int holds = 0;
+  int writers = 0;
 };
+
+TEST(ManagedMemory, AHolderThatWritesOnDoesSoUntilItLetsGoWhoeverHasItThen) {
+  const at::Tensor tensor = at::empty({8});
+  TestManager manager(tensor);
+  {
+    HeldMemory held(tensor.storage(), /*to_write=*/true);
+    EXPECT_EQ(manager.writers, 0);
+    held.write_on();
+    held.write_on();
+    HeldMemory moved(std::move(held));
+    EXPECT_EQ(manager.writers, 1);
+    moved = HeldMemory();
+    EXPECT_EQ(manager.writers, 0);
+    EXPECT_EQ(manager.holds, 0);
+  }
+  HeldMemory of_nobody;
+  of_nobody.write_on();
+  const Lock lock(limit_mutex());
+  ManagedMemory::let_go(*manager.storage, manager);
+}
 
 TEST(ManagedMemory, TheManagerIsToldAtTheEndWhereItsOwnReferenceWasTheLast) {
   at::Tensor tensor = at::empty({8});
