@@ -3,6 +3,8 @@
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
 
 #include <algorithm>
 
@@ -21,12 +23,29 @@ std::int64_t row(std::int64_t length) {
   return lines % 256 == 0 ? lines + kLine : lines;
 }
 
+// Whether oneDNN has kernels for the CPU in that type of 16 bits.
+bool computes_in(const char* asked) {
+  const auto op = c10::Dispatcher::singleton().findSchema({asked, ""});
+  if (!op) return true;
+  torch::jit::Stack stack;
+  op->callBoxed(&stack);
+  return stack.at(0).toBool();
+}
+
 }  // namespace
 
 bool takes_convolution(const at::Tensor& x, const at::Tensor& weight, at::IntArrayRef stride,
                        at::IntArrayRef dilation, std::int64_t groups) {
   constexpr std::int64_t kManyInputs = 16, kWideKernel = 3, kManyElements = 20480;
   if (!at::globalContext().userEnabledMkldnn()) return false;
+  if (x.scalar_type() == at::kBFloat16) {
+    static const bool computes = computes_in("mkldnn::_is_mkldnn_bf16_supported");
+    return computes;
+  }
+  if (x.scalar_type() == at::kHalf) {
+    static const bool computes = computes_in("mkldnn::_is_mkldnn_fp16_supported");
+    return computes;
+  }
   if (x.scalar_type() != at::kFloat) return x.scalar_type() != at::kDouble;
   const auto any_above_one = [](at::IntArrayRef values) {
     return std::ranges::any_of(values, [](std::int64_t value) { return value > 1; });
