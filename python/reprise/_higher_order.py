@@ -1,7 +1,7 @@
 """Operators of torch that call functions (torch.cond, scan, flex_attention, ...), inside steps and regions.
 
-torch chooses their kernels in Python, by the highest key of the thread for which it knows one. It knows none for the keys
-by which calls are diverted to reprise, and so looks past them. The operators that the functions call are recorded as ever.
+torch chooses their kernels in Python, by the highest key of the thread, and has none for the keys by which calls are
+diverted to reprise. It passes these by now. The operators that the functions call are recorded as ever.
 """
 
 from __future__ import annotations

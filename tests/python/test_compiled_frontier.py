@@ -12,6 +12,7 @@ from torch._inductor import ir
 
 import reprise
 from reprise import compiled
+from reprise.compiled import _frontier
 from reprise.compiled._plan import GraphPlanner
 from reprise.compiled._torch import comparing_numbers
 from test_compiled import is_same, steps
@@ -168,6 +169,9 @@ def test_torch_s_own_share_bounds_what_is_handed_over_within_the_bytes(backend):
     assert all(is_same(each, gradients[-1]) for each in gradients)
     least, *others, most = handed
     assert least < most / 8
+    with torch._functorch.config.patch(activation_memory_budget=0.5):
+        planner = _frontier._planner_of(model, (x,), {}, backend)
+    assert [planner.choose(1 << 30).halves.saved for _ in range(2)] == [others[1]] * 2
     assert all((share - 0.2) * most < each <= least + share * (most - least) for share, each in zip((0.25, 0.5), others))
 
 

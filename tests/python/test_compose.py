@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 from torch._higher_order_ops.scan import scan
+from torch.nn.attention.flex_attention import flex_attention
 from torch.overrides import TorchFunctionMode
 from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -83,15 +84,17 @@ def with_vmap_and_grad():
 
 
 def with_operators_that_call_functions():
-    """torch.cond and scan, as they are called and in a graph of operators."""
+    """torch.cond and scan, as they are called and in a graph of operators; flex_attention has no backward on a CPU."""
     data = x(requires_grad=True)
+    heads = x().view(1, 1, 8, 16)
+    attended = flex_attention(heads, heads, heads).view(8, 16)
 
     def step(y):
-        y = torch.cond(y.sum() > 0, lambda y: y.sin().exp(), lambda y: y.cos().exp(), (y,))
+        y = torch.cond((y * attended).sum() > 0, lambda y: y.sin().exp(), lambda y: y.cos().exp(), (y,))
         last, each = scan(lambda total, row: (total + row.tanh(), total * row), torch.zeros(16), y)
         return last.sum() + each.square().sum()
 
-    return [torch.autograd.grad(call(data), data)[0] for call in (step, torch.compile(step, backend="aot_eager"))]
+    return [attended, *(torch.autograd.grad(call(data), data)[0] for call in (step, torch.compile(step, backend="aot_eager")))]
 
 
 def with_saved_tensors_on_the_host():

@@ -163,6 +163,9 @@ def test_a_layer_s_exception_is_python_s_own_and_the_training_goes_on(training):
 def test_options_out_of_range_are_refused(options, error, text):
     with pytest.raises(error, match=text):
         reprise.Pgac(**options)
+
+
+def test_layers_are_given_to_run():
     with pytest.raises(reprise.UsageError, match="the layers to run"):
         reprise.Pgac([torch.nn.Linear(2, 2)])
 

@@ -88,8 +88,7 @@ class GraphPlanner:
         there is none."""
         if self.joint.share < 1:
             chosen = self._choose(room, self._beside_what_limits(room, others))
-            self.default = self.default.beside(others)
-            return dataclasses.replace(chosen, halves=chosen.halves.beside(others), default=self.default)
+            return dataclasses.replace(chosen, halves=chosen.halves.beside(others), default=chosen.default.beside(others))
         return self._choose(room, others)
 
     def _choose(self, room: int, others: Others) -> Chosen:
@@ -230,7 +229,7 @@ class GraphPlanner:
         if others != self._others:
             self._others = others
             self._forget_step()
-            self.default = self.default.beside(others)
+        self.default = self.default.beside(others)  # a plan that was known may have left it beside others
 
     def _forget_step(self) -> None:
         self._step = None
