@@ -171,10 +171,9 @@ function(reprise_preload_sanitizer list)
   set(${list} ${${list}} PARENT_SCOPE)
 endfunction()
 
-# The tests of the Python package, by pytest, in one entry.
+# The tests of the Python package, by pytest, in two entries: those of compiled models, which take the longest, and the others.
 function(reprise_add_python_tests)
   set(REPRISE_TEST_PYTHON "${REPRISE_TORCH_PYTHON}" CACHE FILEPATH "The interpreter that runs tests/python; needs pytest")
-  set(entry python.pytest)
   set(environment ${reprise_test_environment} "PYTHONPATH=${PROJECT_BINARY_DIR}/python")
   set(timeout 1800)
   if(REPRISE_SANITIZE)
@@ -183,8 +182,13 @@ function(reprise_add_python_tests)
     set(timeout 3600)
     reprise_preload_sanitizer(environment)
   endif()
-  add_test(NAME ${entry} COMMAND ${REPRISE_TEST_PYTHON} -m pytest -q --color=no ${options} tests/python
-    --junitxml=${PROJECT_BINARY_DIR}/test-results/${entry}.xml WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
-  # It takes the longest, so it begins first.
-  set_tests_properties(${entry} PROPERTIES TIMEOUT ${timeout} LABELS python COST 1000 ENVIRONMENT "${environment}")
+  file(GLOB compiled RELATIVE ${PROJECT_SOURCE_DIR} CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/python/test_*compiled*.py)
+  set(python.pytest tests/python "--ignore-glob=*compiled*")
+  set(python.compiled ${compiled})
+  foreach(entry python.compiled python.pytest)
+    add_test(NAME ${entry} COMMAND ${REPRISE_TEST_PYTHON} -m pytest -q --color=no ${options} ${${entry}}
+      --junitxml=${PROJECT_BINARY_DIR}/test-results/${entry}.xml WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+    # They take the longest, so they begin first.
+    set_tests_properties(${entry} PROPERTIES TIMEOUT ${timeout} LABELS python COST 1000 ENVIRONMENT "${environment}")
+  endforeach()
 endfunction()

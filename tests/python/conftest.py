@@ -1,5 +1,6 @@
 """What the tests of the Python package share: a small network, its plain step, and peaks."""
 
+import gc
 import os
 
 import pytest
@@ -18,6 +19,13 @@ torch.set_num_threads(1)
 
 # For tests that compile for long, so that they run only where they are asked for.
 long = pytest.mark.skipif(not os.environ.get("REPRISE_LONG_TESTS"), reason="compiles for long; REPRISE_LONG_TESTS=1 runs it")
+
+
+def pytest_runtest_setup(item):
+    """Planning calls the collector often. It does not look again through what is imported and cached before a test."""
+    if "compiled" in item.path.name:
+        gc.collect()
+        gc.freeze()
 
 
 class Network:

@@ -11,6 +11,7 @@ import reprise
 from reprise.compiled._again import Cut, repeating
 from reprise.compiled._budget import PlannedGraph
 from reprise.compiled._step import Step
+from conftest import long
 from test_compiled import fresh  # noqa: F401
 
 
@@ -43,7 +44,7 @@ def random_cut(joint, draw):
     return Cut(joint.saved_for(kept, runs), runs)
 
 
-@pytest.mark.parametrize("backend, count", [("aot_eager", 12), ("inductor", 1)])
+@pytest.mark.parametrize("backend, count", [("aot_eager", 12), pytest.param("inductor", 1, marks=long)])
 def test_gradients_are_the_same_however_often_operators_run(monkeypatch, backend, count):
     choose, draw = PlannedGraph.choose, random.Random(7)
     repeats = []

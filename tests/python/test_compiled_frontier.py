@@ -15,6 +15,7 @@ from reprise import compiled
 from reprise.compiled import _frontier
 from reprise.compiled._plan import GraphPlanner
 from reprise.compiled._torch import comparing_numbers
+from conftest import long
 from test_compiled import is_same, steps
 
 
@@ -153,7 +154,7 @@ def test_backward_runs_operators_more_than_once(backend):
     assert max(map(len, runs.values())) > 1 and sum(graph.recomputed.values()) > len(runs)
 
 
-@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=long)])
 def test_torch_s_own_share_bounds_what_is_handed_over_within_the_bytes(backend):
     handed, gradients, x = [], [], torch.ones(256, 32)
     for share in (0, 0.25, 0.5, 1):

@@ -6,6 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import reprise
+from conftest import long
 from test_compiled import fresh  # noqa: F401
 
 IMAGES = (4, 3, 64, 64)
@@ -134,8 +135,8 @@ class Parts(nn.Module):
         return (x + self.layers[3](self.norms[3](x))).square().mean()
 
 
-@pytest.mark.parametrize("make", [Heads, Parts])
-def test_losses_and_gradients_have_the_bits_of_the_default_whatever_is_kept(make):
+@pytest.mark.parametrize("make, shares", [(Heads, (95,)), (Parts, (80,)), *(pytest.param(each, (95, 80), marks=long) for each in (Heads, Parts))])
+def test_losses_and_gradients_have_the_bits_of_the_default_whatever_is_kept(make, shares):
     model, x = make(), torch.linspace(-1, 1, 2048).view(64, 32)
 
     def step(call):
@@ -145,7 +146,7 @@ def test_losses_and_gradients_have_the_bits_of_the_default_whatever_is_kept(make
         return [loss.detach(), *torch.autograd.grad(loss, list(model.parameters()))]
 
     expected = step(torch.compile(model))
-    for share in (95, 80):
+    for share in shares:
         call = reprise.compile(model, memory_budget=f"{share}%")
         assert all(map(torch.equal, step(call), expected))
         (report,) = call.memory_budget.report()

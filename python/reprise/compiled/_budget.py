@@ -26,7 +26,7 @@ from .._reprise import BudgetError, PeakScope, UsageError, default_device, forma
 from ..running.asked import Asked
 from . import _hooks
 from ._cache import CachedPlanner
-from ._call import SCALARS, Call
+from ._call import SCALARS, Call, WatchedCall
 from ._graph import PlannedGraph
 from ._joint import Joint, Measured, Others
 from ._needs import Need, largest_share, stacked, stacked_needs
@@ -83,6 +83,7 @@ class CompiledBudget:
         self._is_planning = False  # a graph of the step, or of the next one, was compiled
         self._is_hopeful = False  # the step may pass its bytes, since it showed nothing yet of what it holds and needs
         self._is_cautious = False  # a graph hands over the least, since nobody knew how many come
+        self._collected_at = -1  # so many compilations had begun or ended
         self._slack = SCALARS
         self._corrections = 0
         self._ranks = Agreement()
@@ -166,9 +167,14 @@ class CompiledBudget:
                 "torch._dynamo.mark_dynamic(tensor, dimension, min=2, max=...)", stacklevel=3)
 
     def live(self) -> int:
-        if self._is_planning:
-            gc.collect()  # compilers, and graphs that were compiled before, hold tensors in cycles
+        if self._is_planning and self._collected_at != WatchedCall.compilations:
+            self._collect()
         return live_bytes(self.device)
+
+    def _collect(self) -> None:
+        """Compilers, and graphs that were compiled before, hold tensors in cycles."""
+        gc.collect()
+        self._collected_at = WatchedCall.compilations
 
     def _chosen_within(self, planner: CachedPlanner, graph: PlannedGraph, at: int, is_last: bool) -> Chosen:
         live = min(live_bytes(self.device), graph.live_before)  # a compiler may hold some bytes until the graph runs
@@ -314,7 +320,7 @@ class CompiledBudget:
             if self._is_forward:
                 self._is_forward = False
                 if self._is_planning:
-                    gc.collect()
+                    self._collect()
                 for each in self._in_step:
                     each.first_backward_begins()
 

@@ -28,7 +28,7 @@ class Shown:
 class WatchedCall:
     """One call of a graph's forward whose backward is still to come. It ends with its backward, or with its outputs."""
 
-    compilations = 0  # of all graphs
+    compilations = 0  # of all graphs, counted when they begin and when they end
 
     def __init__(self, device: str | torch.device | None) -> None:
         self._is_timed = torch.device(device or default_device()).type == "cpu"

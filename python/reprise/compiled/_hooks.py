@@ -124,6 +124,7 @@ def _compile(original: Callable[..., Any], begin_graph: Callable[[str | UsageErr
         WatchedCall.compilations += 1
         with repeated_in_time(half):
             compiled = backward(half, inputs)
+        WatchedCall.compilations += 1
         if not getattr(compiled, "_boxed_call", False):
             graph.refused(UsageError(
                 f"reprise.compile: the backend's backward is a {type(compiled).__name__} that keeps its arguments alive, so that "
@@ -150,6 +151,7 @@ def _compile(original: Callable[..., Any], begin_graph: Callable[[str | UsageErr
     options["partition_fn"], options["bw_compiler"] = split, compile_backward
     with drawn_in_order() as keep_order:
         compiled = original(*given.args, **given.kwargs)
+    WatchedCall.compilations += 1
     if not is_planned:
         return compiled
     binding = Binding(module)
@@ -190,7 +192,7 @@ def _is_alone_in(values: list[Any], at: int) -> bool:
     """Whether the tensor is freed where the list frees it. Autograd has those that it was given; those that it was not given
     are zeros of the compiler's own."""
     value = values[at]
-    return isinstance(value, torch.Tensor) and value._use_count() == 1 and sys.getrefcount(value) == _ALONE  # type: ignore[attr-defined]
+    return isinstance(value, torch.Tensor) and values[at]._use_count() == 1 and sys.getrefcount(value) == _ALONE
 
 
 def _metadata_of(node: Any) -> dict[str, object]:
