@@ -44,7 +44,7 @@ from ._reprise import (  # noqa: E402
 from . import _access, _higher_order  # noqa: E402
 from .auto import auto_checkpoint  # noqa: E402
 
-_access.watch_traces()
+_access.install_at_import()
 _higher_order.install()
 
 __all__ = [

@@ -1,8 +1,8 @@
 """Python's ways to a tensor's bytes past operators, during steps: they bring dropped bytes back, and keep them in place
 while somebody may look at them. Outside of steps they are as ever.
 
-- numpy(), __array__: as long as the array lives. It may be written to at any time: what is computed from the tensor
-  meanwhile is not dropped.
+- numpy(), __array__: as long as the array lives. It may be written to at any time: what steps compute from the tensor
+  meanwhile is not dropped, also where the array was made before. The same holds for __dlpack__.
 - __dlpack__, to_dlpack(), untyped_storage() (also of pickling, torch.save, deepcopy, share_memory_()): as long as the
   capsule's tensor or the storage object lives. A copy by __dlpack__ has memory of its own, which steps do not see.
 - data_ptr(): until the step ends.
@@ -29,7 +29,7 @@ _SKIP = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._
 
 
 def _numpy(original: Callable[..., Any], tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-    held = hold(tensor, writes_on=True)
+    held = hold(tensor, writes_on=tensor.device.type == "cpu")  # else the array is a copy
     array = original(tensor, *args, **kwargs)
     # Views of the array hold it.
     weakref.finalize(array, _drop, held).atexit = False
@@ -85,12 +85,13 @@ def _dlpack(original: Callable[..., Any], tensor: torch.Tensor, *args: Any, **kw
     return unseen(functools.partial(original, alias, *args, **kwargs))
 
 
-def _replace(owner: Any, name: str, during_step: Callable[..., Any]) -> None:
+def _replace(owner: Any, name: str, during_step: Callable[..., Any], always: bool = False) -> None:
+    """`always`: outside of steps, too."""
     original = getattr(owner, name)
 
     @functools.wraps(original)
     def replacement(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        if is_in_step():
+        if always or is_in_step():
             return during_step(original, tensor, *args, **kwargs)
         return original(tensor, *args, **kwargs)
 
@@ -123,30 +124,30 @@ def _watch(owner: Any, begin: str, end: str, watch: Callable[[bool], None]) -> N
     setattr(owner, end, ends)
 
 
-def watch_traces() -> None:
-    """Once. A trace may have begun when the first step is entered."""
+def install_at_import() -> None:
+    """Once. An array may have been made, and a trace begun, when the first step is entered."""
+    _replace(torch.Tensor, "numpy", _numpy, always=True)
+    for owner, name in ((torch.Tensor, "__dlpack__"), (torch.utils.dlpack, "to_dlpack"), (torch, "to_dlpack"),
+                        (torch._C, "_to_dlpack"), (torch._C, "_to_dlpack_versioned")):
+        if hasattr(owner, name):
+            _replace(owner, name, _dlpack, always=True)
     if hasattr(torch.profiler.profiler, "_enable_execution_trace_observer"):
         _watch(torch.profiler.profiler, "_enable_execution_trace_observer", "_disable_execution_trace_observer", watch_trace)
 
 
 def install() -> None:
-    """Called when a step is entered; the first call replaces the methods of torch.Tensor."""
+    """Called when a step is entered; the first call replaces the other methods of torch.Tensor."""
     global _is_installed
     if _is_installed:
         return
     _is_installed = True
     _graphs.install()
-    for name, during_step in (("numpy", _numpy), ("tolist", _tolist), ("data_ptr", _data_ptr), ("__dlpack__", _dlpack),
-                              ("untyped_storage", _untyped_storage)):
+    for name, during_step in (("tolist", _tolist), ("data_ptr", _data_ptr), ("untyped_storage", _untyped_storage)):
         _replace(torch.Tensor, name, during_step)
     for name in ("apply_", "map_", "map2_"):
         _replace(torch.Tensor, name, _apply)
     for name in ("__float__", "__int__", "__index__", "__bool__", "__complex__"):
         _replace(torch.Tensor, name, _number)
-    for owner, name in ((torch.utils.dlpack, "to_dlpack"), (torch, "to_dlpack"), (torch._C, "_to_dlpack"),
-                        (torch._C, "_to_dlpack_versioned")):
-        if hasattr(owner, name):
-            _replace(owner, name, _dlpack)
     for name in ("_share_fd_cpu_", "_share_filename_cpu_", "__getitem__"):
         _replace(torch.UntypedStorage, name, _of_storage)
     _watch(torch.autograd.profiler, "_enable_profiler", "_disable_profiler", watch_profiler)

@@ -21,6 +21,7 @@
 #include "libtorch/memory/caught_refusal.h"
 #include "libtorch/memory/limited_work.h"
 #include "libtorch/memory/managed_memory.h"
+#include "libtorch/memory/outside_writer.h"
 #include "libtorch/operators/operator_interceptor.h"
 
 namespace reprise::python {
@@ -28,9 +29,10 @@ namespace {
 
 using libtorch::HeldMemory;
 
-// Until it is dropped, nobody moves the bytes, and writes to them are not lost.
+// Until it is dropped, nobody moves the bytes that a step manages, and writes to them are not lost.
 struct Hold {
   HeldMemory memory;
+  libtorch::OutsideWriter writer;
 };
 
 HeldMemory hold(const at::Tensor& tensor) {
@@ -189,17 +191,18 @@ void bind_access(py::module_& module) {
   module.def(
       "hold",
       [](const at::Tensor& tensor, bool is_its_storages, bool writes_on) {
-        auto result = std::make_unique<Hold>(Hold{hold(tensor)});
-        if (writes_on) {
-          const py::gil_scoped_release no_gil;
-          result->memory.write_on();
+        auto result = std::make_unique<Hold>();
+        if (writes_on && tensor.has_storage()) {
+          result->writer = libtorch::OutsideWriter(tensor.storage());
         }
+        if (libtorch::works_for_a_limit()) result->memory = hold(tensor);
         if (is_its_storages) result->memory.let_storage_die();
         return result;
       },
       py::arg("tensor"), py::arg("is_its_storages") = false, py::arg("writes_on") = false,
       "`is_its_storages`: the storage's object has it, and keeps nothing alive by it. `writes_on`: the\n"
-      "holder may write at any time, so that what is computed meanwhile is not dropped.");
+      "holder may write at any time, so that what is computed meanwhile is not dropped, also in steps\n"
+      "that begin later.");
   module.def(
       "unseen",
       [](const py::function& function, const py::args& arguments) {

@@ -36,10 +36,6 @@ void Cell::before_write() {
   tape.new_version(*this);
 }
 
-void Cell::writes_begin() noexcept { ++writers; }
-
-void Cell::writes_end() noexcept { --writers; }
-
 void Cell::release_hold() noexcept {
   std::lock_guard<libtorch::LimitMutex> lock(libtorch::limit_mutex());
   if (is_orphan) return;

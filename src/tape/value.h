@@ -22,6 +22,7 @@
 #include "core/recycling_allocator.h"
 #include "core/two_kinds.h"
 #include "libtorch/memory/managed_memory.h"
+#include "libtorch/memory/outside_writer.h"
 #include "libtorch/operators/own_draws.h"
 #include "libtorch/operators/recorded_call.h"
 #include "plan/simulate/eviction_index.h"
@@ -55,15 +56,11 @@ struct Cell final : libtorch::MemoryManager, Recycled<Cell, kRecycled>, Counted<
   void hold() override;
   void release_hold() noexcept override;
   void before_write() override;
-  void writes_begin() noexcept override;
-  void writes_end() noexcept override;
   // Somebody may fill the memory with something else unseen: what is computed from it is not dropped.
-  bool may_change_unseen() const { return foreign || writers > 0; }
+  bool may_change_unseen() const { return foreign || libtorch::OutsideWriter::is_on(*storage); }
 
   // By whom the bytes are read past operators: of the value that was held.
   std::uint32_t holds = 0;
-  // How many of these may write at any time.
-  std::uint32_t writers = 0;
 
   Tape& tape;
   c10::StorageImpl* storage;

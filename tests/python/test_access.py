@@ -1,5 +1,6 @@
 """Access to a tensor's bytes past operators, inside a step that drops everything that it can."""
 
+import contextlib
 import copy
 import gc
 import io
@@ -208,6 +209,36 @@ def test_what_is_computed_while_somebody_may_write_is_as_it_was_computed(share):
     with budget.step():
         found = results()
     assert all(torch.equal(a, b) for a, b in zip(found, expected)) and budget.report().replayed > 0
+
+
+@pytest.mark.parametrize("share", [lambda x: x.numpy(), lambda x: torch.from_dlpack(x), lambda x: numpy.from_dlpack(x)])
+@pytest.mark.parametrize("is_made_in_a_step", [False, True])
+def test_steps_know_of_arrays_that_were_made_before_them(share, is_made_in_a_step):
+    """An environment that fills one array with its observations, say."""
+    observed, weight = torch.zeros(16, 16), torch.eye(16).requires_grad_()
+
+    def gradient():
+        total = 0
+        for at in range(4):
+            try:
+                shared[...] = at + 1
+            except ValueError:  # NumPy has it for reading alone
+                observed.fill_(at + 1)
+            total = total + (observed.clone() @ weight).tanh().square().sum()
+        return torch.autograd.grad(total, weight)[0]
+
+    budget = reprise.MemoryBudget("4GiB", paranoid=True, min_bytes=0)
+    with budget.step() if is_made_in_a_step else contextlib.nullcontext():
+        shared = share(observed)
+    expected = gradient()
+    with budget.step():
+        found = gradient()
+    assert torch.equal(found, expected) and budget.report().replayed > 0
+    with_array = budget.report().dropped
+    shared = numpy.empty(1)
+    with budget.step():
+        gradient()
+    assert budget.report().dropped > with_array
 
 
 def test_a_profiler_inside_a_step_says_nothing_and_sees_all(network, capfd):

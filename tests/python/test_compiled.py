@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import reprise
+from conftest import long
 from reprise import compiled
 from reprise.compiled._budget import CompiledBudget
 from reprise.compiled._needs import Need
@@ -299,6 +300,7 @@ def test_a_torch_without_the_hooks_is_named(monkeypatch):
         reprise.compile(nn.Linear(2, 2), memory_budget="1GiB", backend="aot_eager")(torch.ones(2, 2))
 
 
+@long
 def test_inductor_s_steps_stay_within_their_bytes():
     plain_model, model = Language(layers=2), Language(layers=2)
     expected, default = steps(torch.compile(plain_model, dynamic=False), plain_model, count=3)

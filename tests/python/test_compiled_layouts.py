@@ -83,8 +83,9 @@ def planned(make, share):
     return found, peak, call.memory_budget.report()[0]
 
 
-@pytest.mark.parametrize("make, share", [(Channels, 94), (Patches, 85)])
-def test_peaks_are_predicted_in_the_layouts_of_the_compiler(make, share, tmp_path, monkeypatch):
+@pytest.mark.parametrize("make, share, is_read_again", [
+    (Channels, 94, False), (Patches, 85, True), pytest.param(Channels, 94, True, marks=long)])
+def test_peaks_are_predicted_in_the_layouts_of_the_compiler(make, share, is_read_again, tmp_path, monkeypatch):
     monkeypatch.setenv("REPRISE_PLAN_CACHE_DIR", str(tmp_path))
     model = make()
     expected, default = steps_of(torch.compile(model), model)
@@ -93,9 +94,10 @@ def test_peaks_are_predicted_in_the_layouts_of_the_compiler(make, share, tmp_pat
     assert report.predicted_peak == pytest.approx(peak, rel=0.01)
     assert peak <= share / 100 * default
     torch.testing.assert_close(found, expected, rtol=0, atol=0)
-    found, _, again = planned(make, share)
-    assert again.predicted_peak == report.predicted_peak
-    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    if is_read_again:
+        found, _, again = planned(make, share)
+        assert again.predicted_peak == report.predicted_peak
+        torch.testing.assert_close(found, expected, rtol=0, atol=0)
 
 
 class Heads(nn.Module):

@@ -53,7 +53,7 @@ def build(steps, options):
     configured = steps.run("configure", ["cmake", "--preset", "release", f"-DREPRISE_TORCH_DIR={options.torch}",
                                          "-DREPRISE_WERROR=OFF", *cmake_options(packed_dependencies())], again=True)
     if configured["state"] == "done":
-        targets = options.targets.split(",") if options.targets else []
+        targets = options.targets.split(",") if options.targets else ["all", "reprise_bench"]
         steps.run("compile", ["ninja", "-C", BUILD, "-j", options.jobs, *targets], again=True)
 
 

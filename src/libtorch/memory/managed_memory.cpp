@@ -47,23 +47,10 @@ void HeldMemory::reset() noexcept {
   const c10::Storage storage = storage_ ? std::move(storage_) : c10::Storage(dying_.lock());
   if (storage) {
     MemoryManager* const manager = ManagedMemory::manager_of(*storage.unsafeGetStorageImpl());
-    if (manager != nullptr && manager->number_ == number_) {
-      if (writes_on_) manager->writes_end();
-      manager->release_hold();
-    }
+    if (manager != nullptr && manager->number_ == number_) manager->release_hold();
   }
   number_ = 0;
-  writes_on_ = false;
   dying_.reset();
-}
-
-void HeldMemory::write_on() {
-  if (number_ == 0 || writes_on_ || !storage_) return;
-  const std::lock_guard<LimitMutex> lock(limit_mutex());
-  MemoryManager* const manager = ManagedMemory::manager_of(*storage_.unsafeGetStorageImpl());
-  if (manager == nullptr || manager->number_ != number_) return;
-  manager->writes_begin();
-  writes_on_ = true;
 }
 
 void HeldMemory::let_storage_die() {

@@ -26,9 +26,6 @@ class MemoryManager : private LimitMutex::Last {
   virtual void release_hold() noexcept = 0;
   // They are about to be overwritten past operators.
   virtual void before_write() = 0;
-  // Between the two they may be overwritten at any time.
-  virtual void writes_begin() noexcept = 0;
-  virtual void writes_end() noexcept = 0;
 
   // That the next manager will have, or a higher one.
   static std::uint64_t next_number();
@@ -125,27 +122,23 @@ class HeldMemory {
  public:
   HeldMemory() = default;
   explicit HeldMemory(const at::Tensor& tensor);
-  // `to_write`: the holder changes the bytes.
+  // `to_write`: the holder changes the bytes, now and not later.
   HeldMemory(c10::Storage storage, bool to_write);
   ~HeldMemory() { reset(); }
   HeldMemory(HeldMemory&& other) noexcept
       : storage_(std::move(other.storage_)),
         dying_(std::move(other.dying_)),
-        number_(std::exchange(other.number_, 0)),
-        writes_on_(std::exchange(other.writes_on_, false)) {}
+        number_(std::exchange(other.number_, 0)) {}
   HeldMemory& operator=(HeldMemory&& other) noexcept {
     reset();
     storage_ = std::move(other.storage_);
     dying_ = std::move(other.dying_);
     number_ = std::exchange(other.number_, 0);
-    writes_on_ = std::exchange(other.writes_on_, false);
     return *this;
   }
   void reset() noexcept;
   // From now on the storage may die, and the hold with it: for holders that the storage owns.
   void let_storage_die();
-  // The holder may change the bytes at any time until it lets go, not only now.
-  void write_on();
 
  private:
   using WeakStorage = c10::weak_intrusive_ptr<c10::StorageImpl>;
@@ -153,7 +146,6 @@ class HeldMemory {
   WeakStorage dying_ = WeakStorage::reclaim(nullptr);
   // Of the manager that was asked; 0 if there was none.
   std::uint64_t number_ = 0;
-  bool writes_on_ = false;
 };
 
 }  // namespace reprise::libtorch

@@ -11,6 +11,8 @@
 #include <thread>
 #include <utility>
 
+#include "libtorch/memory/outside_writer.h"
+
 namespace reprise::libtorch {
 namespace {
 
@@ -25,8 +27,6 @@ struct TestManager final : MemoryManager {
   void hold() override { ++holds; }
   void release_hold() noexcept override { --holds; }
   void before_write() override {}
-  void writes_begin() noexcept override { ++writers; }
-  void writes_end() noexcept override { --writers; }
   void released(c10::DataPtr memory) noexcept override {
     had_memory = memory.get() != nullptr;
     ++told;
@@ -36,27 +36,25 @@ struct TestManager final : MemoryManager {
   bool had_memory = false;
   std::atomic<int> told{0};
   int holds = 0;
-  int writers = 0;
 };
 
-TEST(ManagedMemory, AHolderThatWritesOnDoesSoUntilItLetsGoWhoeverHasItThen) {
-  const at::Tensor tensor = at::empty({8});
-  TestManager manager(tensor);
+TEST(OutsideWriter, IsOnAStorageUntilTheLastOneHasGone) {
+  const at::Tensor tensor = at::empty({8}), other = at::empty({8});
+  const c10::StorageImpl& storage = *tensor.storage().unsafeGetStorageImpl();
   {
-    HeldMemory held(tensor.storage(), /*to_write=*/true);
-    EXPECT_EQ(manager.writers, 0);
-    held.write_on();
-    held.write_on();
-    HeldMemory moved(std::move(held));
-    EXPECT_EQ(manager.writers, 1);
-    moved = HeldMemory();
-    EXPECT_EQ(manager.writers, 0);
-    EXPECT_EQ(manager.holds, 0);
+    OutsideWriter first(tensor.storage());
+    {
+      const OutsideWriter second(tensor.storage());
+      const OutsideWriter of_nothing{c10::Storage()};
+    }
+    EXPECT_TRUE(OutsideWriter::is_on(storage));
+    EXPECT_FALSE(OutsideWriter::is_on(*other.storage().unsafeGetStorageImpl()));
+    OutsideWriter moved(std::move(first));
+    EXPECT_TRUE(OutsideWriter::is_on(storage));
+    moved = OutsideWriter();
+    EXPECT_FALSE(OutsideWriter::is_on(storage));
   }
-  HeldMemory of_nobody;
-  of_nobody.write_on();
-  const Lock lock(limit_mutex());
-  ManagedMemory::let_go(*manager.storage, manager);
+  EXPECT_FALSE(OutsideWriter::is_on(storage));
 }
 
 TEST(ManagedMemory, TheManagerIsToldAtTheEndWhereItsOwnReferenceWasTheLast) {
