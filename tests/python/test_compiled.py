@@ -175,7 +175,7 @@ class Scores(Language):
 
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 def test_the_predicted_peak_is_what_a_step_takes(backend):
-    model = Scores()
+    model = Scores(layers=2)
     call = reprise.compile(model, memory_budget="75%", backend=backend)
     _, peak = steps(lambda words: call(words)[0], model, 4)
     assert call.memory_budget.planned_peak == pytest.approx(peak, rel=0.03)

@@ -1,5 +1,7 @@
 #include "libtorch/memory/outside_writer.h"
 
+#include <pthread.h>
+
 #include <atomic>
 #include <mutex>
 #include <unordered_set>
@@ -16,6 +18,9 @@ struct Writers {
 
 Writers& writers() {
   static auto* all = new Writers;
+  // A child that is forked while another thread asks must be able to ask as well.
+  [[maybe_unused]] static const int once = pthread_atfork(
+      [] { all->mutex.lock(); }, [] { all->mutex.unlock(); }, [] { all->mutex.unlock(); });
   return *all;
 }
 
