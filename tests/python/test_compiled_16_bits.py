@@ -4,6 +4,7 @@ changes last bits, as it does with torch's own budgets."""
 import torch
 
 import reprise
+from conftest import long
 from test_compiled import Language, fresh, is_same, steps  # noqa: F401
 
 
@@ -22,6 +23,7 @@ def test_operators_as_they_are_make_the_bits_of_the_default():
     assert is_same(found[:len(expected)], expected) and within <= 0.7 * peak
 
 
+@long
 def test_merged_loops_are_as_near_to_32_bits_as_the_default():
     model = Language(layers=1, dropout=0.0)
     exact, _ = steps(model, model, 1)

@@ -135,7 +135,8 @@ class Parts(nn.Module):
         return (x + self.layers[3](self.norms[3](x))).square().mean()
 
 
-@pytest.mark.parametrize("make", [pytest.param(Heads, marks=long), Parts])
+@long
+@pytest.mark.parametrize("make", [Heads, Parts])
 def test_losses_and_gradients_have_the_bits_of_the_default_whatever_is_kept(make):
     model, x = make(), torch.linspace(-1, 1, 2048).view(64, 32)
 
