@@ -72,8 +72,8 @@ def test_draws_keep_their_order(is_stored, monkeypatch, tmp_path):
             without.setattr(_joint, "may_draw", lambda node: False)
             without.setenv("REPRISE_PLAN_CACHE_DIR", "")
             other, _ = trained(within)
-        # What this test is of. 2.11 chooses the same order here.
-        assert abs(other - expected) > 1e-3 * expected or torch.__version__.startswith("2.11.")
+        # What this test is of. Other versions choose the same order here.
+        assert abs(other - expected) > 1e-3 * expected or not torch.__version__.startswith("2.13.")
     for _ in range(2):  # a plan from disk keeps the order as well
         loss, call = trained(within)
         assert loss == expected
