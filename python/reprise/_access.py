@@ -1,8 +1,8 @@
 """Python's ways to a tensor's bytes past operators, during steps: they bring dropped bytes back, and keep them in place
-while somebody may look at them. Outside of steps they are as ever.
+while somebody may look at them. Outside of steps they are as ever, but arrays and capsules are noted: they may be written to
+at any time, so what a step computes from the tensor while one lives is not dropped, whenever it was made.
 
-- numpy(), __array__: as long as the array lives. It may be written to at any time: what steps compute from the tensor
-  meanwhile is not dropped, also where the array was made before. The same holds for __dlpack__.
+- numpy(), __array__: as long as the array lives.
 - __dlpack__, to_dlpack(), untyped_storage() (also of pickling, torch.save, deepcopy, share_memory_()): as long as the
   capsule's tensor or the storage object lives. A copy by __dlpack__ has memory of its own, which steps do not see.
 - data_ptr(): until the step ends.
