@@ -122,6 +122,19 @@ Owned call(PyObject* function, PyObject* arguments, PyObject* keywords) {
   return result;
 }
 
+// Gives null if the region leaves the function early.
+Owned call_unless_left(PyObject* function, PyObject* arguments, PyObject* keywords) {
+  const Leaving leaving;
+  Owned result(PyObject_Call(function, arguments, keywords));
+  if (!result && PyErr_ExceptionMatches(checkpoint_parts().stop) != 0) {
+    drop_exception();
+    return result;
+  }
+  if (leaving.raised()) take_late_exception();
+  if (PyErr_Occurred() != nullptr) throw_python_error();
+  return leaving.raised() ? Owned() : std::move(result);
+}
+
 }  // namespace
 
 bool is_over() { return Py_IsInitialized() == 0; }
@@ -133,15 +146,8 @@ void throw_python_error() {
 }
 
 Owned call_in_region(PyObject* function, PyObject* arguments, PyObject* keywords) {
-  const Leaving leaving;
-  Owned result(PyObject_Call(function, arguments, keywords));
-  if (!result && PyErr_ExceptionMatches(checkpoint_parts().stop) != 0) {
-    drop_exception();
-    throw FunctionLeft();
-  }
-  if (leaving.raised()) take_late_exception();
-  if (PyErr_Occurred() != nullptr) throw_python_error();
-  if (leaving.raised()) throw FunctionLeft();
+  Owned result = call_unless_left(function, arguments, keywords);
+  if (!result) throw FunctionLeft();
   return result;
 }
 
@@ -212,7 +218,8 @@ Owned PythonCall::arguments_for(detail::Tensors& tensors) const {
 void PythonCall::run_again(detail::Tensors& tensors, detail::Tensors* results) {
   const py::gil_scoped_acquire locked;
   const Owned arguments = arguments_for(tensors);
-  const Owned result = call_in_region(again_.get(), arguments.get(), keywords_.get());
+  const auto run = results == nullptr ? &call_unless_left : &call_in_region;
+  const Owned result = run(again_.get(), arguments.get(), keywords_.get());
   if (results == nullptr) return;
   if (THPVariable_Check(result.get())) {
     results->push_back(THPVariable_Unpack(result.get()));

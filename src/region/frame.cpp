@@ -286,6 +286,7 @@ bool Frame::run_again(Recomputation& run, detail::Tensors& arguments,
     if (trace) operators = trace->lines();
     return true;
   }
+  if (mark && run.left_early()) mark->put_back();
   if (trace) operators = trace->lines();
   return !replay.was_wrong(run.left_early() ? run.count() : ReplayState::Scope::kToTheEnd);
 }

@@ -48,7 +48,8 @@ class RegionCall {
   // Runs on the stored arguments and stores the result.
   virtual void run_first() = 0;
   // Runs on copies of the arguments that hold `tensors`, in visiting order. The results' tensors
-  // are appended to `results` where that is not null; everything else of the result is dropped.
+  // are appended to `results` where that is not null; everything else of the result is dropped. May
+  // return, instead of throwing, where the region left the function early.
   virtual void run_again(Tensors& tensors, Tensors* results) = 0;
   // The tensors of the stored arguments, and of the stored result.
   virtual void visit_arguments(const std::function<void(at::Tensor&)>& f) = 0;
