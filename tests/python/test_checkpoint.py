@@ -389,3 +389,12 @@ def test_a_chain_runs_in_segments_and_within_bytes():
         reprise.checkpoint_sequential(model, "1kB", x)
     with pytest.raises(reprise.UsageError, match="takes one tensor and returns one"):
         reprise.checkpoint_sequential([lambda x: (x, x)], "20MB", x)
+
+
+def test_what_a_function_switches_by_hand_is_put_back_where_it_is_left():
+    switch, is_on, seen = torch.set_autocast_cache_enabled, torch.is_autocast_cache_enabled, []
+    x = torch.randn(4, requires_grad=True) * 1
+    x.register_hook(lambda gradient: seen.append(is_on()))
+    function = lambda x: (switch(False), x.sin().cos(), switch(True))[1]  # noqa: E731
+    checkpoint(function, x, use_reentrant=False).sum().backward()  # leaves it after cos()
+    assert (seen, is_on()) == ([True], True)
