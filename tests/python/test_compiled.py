@@ -27,13 +27,15 @@ class Block(nn.Module):
         self.attend, self.dropout = nn.Linear(WIDTH, 3 * WIDTH), dropout
 
     def forward(self, x):
-        q, k, v = (each.view(BATCH, LENGTH, 2, -1).transpose(1, 2) for each in self.attend(self.norm(x)).split(WIDTH, 2))
+        q, k, v = (each.view(*x.shape[:2], 2, -1).transpose(1, 2) for each in self.attend(self.norm(x)).split(WIDTH, 2))
         mixed = F.scaled_dot_product_attention(q, k, v, dropout_p=self.dropout).transpose(1, 2).reshape(x.shape)
         x = x + F.dropout(mixed, self.dropout)
         return x + F.dropout(self.down(F.gelu(self.up(x))), self.dropout)
 
 
 class Language(nn.Module):
+    """`breaks`: its step is of two graphs."""
+
     def __init__(self, layers=3, dropout=0.1, breaks=False):
         super().__init__()
         torch.manual_seed(3)
@@ -41,13 +43,16 @@ class Language(nn.Module):
         self.blocks = nn.ModuleList(Block(dropout) for _ in range(layers))
         self.breaks = breaks
 
-    def forward(self, words):
+    def logits(self, words):
         x = self.blocks[0](self.words(words))
         if self.breaks:
             torch._dynamo.graph_break()
         for block in self.blocks[1:]:
             x = block(x)
-        return F.cross_entropy(self.out(x).flatten(0, 1), words.flatten())
+        return self.out(x)
+
+    def forward(self, words):
+        return F.cross_entropy(self.logits(words).flatten(0, 1), words.flatten())
 
 
 def batch():

@@ -7,7 +7,7 @@ import warnings
 import pytest
 import torch
 from conftest import long
-from test_compiled import WIDTH, WORDS, fresh, is_same  # noqa: F401
+from test_compiled import WORDS, Language, fresh, is_same  # noqa: F401
 from test_compiled_cache import as_in_a_new_process
 from torch import nn
 from torch.nn import functional as F
@@ -17,41 +17,6 @@ from reprise import compiled
 
 # Twelve lengths, each third one larger than what was planned before.
 LENGTHS = [(4, length) for length in (32, 40, 38, 34, 60, 36, 9, 68, 90, 80, 12, 100)]
-
-
-class Block(nn.Module):
-    def __init__(self, dropout):
-        super().__init__()
-        self.norm, self.up, self.down = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
-        self.attend, self.dropout = nn.Linear(WIDTH, 3 * WIDTH), dropout
-
-    def forward(self, x):
-        q, k, v = (each.view(*x.shape[:2], 2, -1).transpose(1, 2) for each in self.attend(self.norm(x)).split(WIDTH, 2))
-        mixed = F.scaled_dot_product_attention(q, k, v, dropout_p=self.dropout).transpose(1, 2).reshape(x.shape)
-        x = x + F.dropout(mixed, self.dropout)
-        return x + F.dropout(self.down(F.gelu(self.up(x))), self.dropout)
-
-
-class Language(nn.Module):
-    """`breaks`: its step is of two graphs."""
-
-    def __init__(self, layers=2, dropout=0.1, breaks=False):
-        super().__init__()
-        torch.manual_seed(3)
-        self.words, self.out = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, WORDS)
-        self.blocks = nn.ModuleList(Block(dropout) for _ in range(layers))
-        self.breaks = breaks
-
-    def logits(self, words):
-        x = self.blocks[0](self.words(words))
-        if self.breaks:
-            torch._dynamo.graph_break()
-        for block in self.blocks[1:]:
-            x = block(x)
-        return self.out(x)
-
-    def forward(self, words):
-        return F.cross_entropy(self.logits(words).flatten(0, 1), words.flatten())
 
 
 def steps(call, model, shapes, prepare=lambda words: None, limits=None):
@@ -81,7 +46,7 @@ def no_eager():
 
 def compared(shapes, budget, backend="aot_eager", dynamic=None, limits=None, prepare=lambda words: None, **options):
     """Peaks without a budget and with one, and the budget; the bits are the same."""
-    plain, model = Language(**options), Language(**options)
+    plain, model = (Language(**{"layers": 2, **options}) for _ in range(2))
     expected, defaults = steps(torch.compile(plain, backend=backend, dynamic=dynamic), plain, shapes, prepare)
     torch._dynamo.reset()
     call = reprise.compile(model, memory_budget=budget, backend=backend, dynamic=dynamic)
@@ -161,7 +126,7 @@ def test_a_range_that_does_not_fit_is_refused_with_its_sizes():
     def prepare(words):
         torch._dynamo.mark_dynamic(words, 1, min=2, max=256)
 
-    model = Language()
+    model = Language(2)
     call = reprise.compile(model, memory_budget="+600KB", backend="aot_eager")
     with pytest.raises(reprise.BudgetError, match=r"needs at least .* with words\.size\(1\) up to 256"):
         steps(call, model, [(4, 16)], prepare)
@@ -172,7 +137,7 @@ def test_a_range_that_does_not_fit_is_refused_with_its_sizes():
 
 @long
 def test_the_range_is_as_small_as_the_budget_wants_it():
-    model = Language()
+    model = Language(2)
     call = reprise.compile(model, memory_budget="+8MB", backend="aot_eager", dynamic=True)
     steps(call, model, [(4, 32)])
     (wide,) = call.memory_budget.report()
@@ -200,7 +165,7 @@ def test_a_loss_outside_shows_nothing_at_small_sizes():
     def prepare(words):
         torch._dynamo.mark_dynamic(words, 1, min=2, max=64)
 
-    model = Language()
+    model = Language(2)
     inside = torch.compile(model.logits, backend="aot_eager")
     def loss(logits):
         return lambda words: F.cross_entropy(logits(words).flatten(0, 1), words.flatten())
@@ -240,7 +205,7 @@ def test_a_checkpoint_inside_keeps_its_meaning(has_policy):
     from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
     options = {"context_fn": lambda: create_selective_checkpoint_contexts(keep_products)} if has_policy else {}
-    model = Language(dropout=0.0)
+    model = Language(2, dropout=0.0)
 
     def call(words):
         x = model.words(words)
@@ -287,7 +252,7 @@ def test_plans_on_disk_are_of_their_range(tmp_path, monkeypatch):
     monkeypatch.setenv("REPRISE_PLAN_CACHE_DIR", str(tmp_path))
 
     def trained(shapes):
-        model = Language(layers=2)
+        model = Language(2)
         call = reprise.compile(model, memory_budget="70%", backend="aot_eager", dynamic=True)
         found, _ = steps(call, model, shapes)
         return found, call.memory_budget.report()
@@ -312,7 +277,7 @@ def test_a_function_that_torch_will_not_compile_again_is_named():
 
 
 def test_the_frontier_of_marked_sizes_is_of_their_upper_end():
-    model, words = Language(layers=2), torch.zeros(4, 16, dtype=torch.int64)
+    model, words = Language(2), torch.zeros(4, 16, dtype=torch.int64)
     fixed = compiled.frontier(model, torch.zeros(4, 64, dtype=torch.int64), backend="aot_eager")
     torch._dynamo.mark_dynamic(words, 1, min=2, max=64)
     torch._dynamo.reset()
