@@ -70,6 +70,18 @@ PYTHON
     -r scripts/support/requirements-python.txt || fail "pip could not install scripts/support/requirements-python.txt"
 }
 
+# The tools that read sources, by pip, in an environment of their own: a distribution has but some versions.
+setup_tools() {
+  local wanted=scripts/support/requirements-tools.txt
+  cmp -s $wanted build/tools/installed.txt && return
+  step "tools, in build/tools: $(tr '\n' ' ' <$wanted)"
+  python3 -c 'import ensurepip, venv' 2>/dev/null || install_packages python3-venv
+  # shellcheck disable=SC2086  # several options in one variable
+  python3 -m venv build/tools &&
+    build/tools/bin/python3 -m pip install -qq --disable-pip-version-check ${REPRISE_PIP_OPTIONS:-} -r $wanted &&
+    cp $wanted build/tools/installed.txt || fail "pip could not install $wanted"
+}
+
 # Adds timm, and the torchvision that it imports, to PYTHONPATH. They are not in the environment: PyPI's torchvision is for
 # CUDA, and other packages would import it where it cannot be loaded.
 setup_timm() {

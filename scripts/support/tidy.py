@@ -1,6 +1,6 @@
 """Runs clang-tidy over the units of a compilation database, several at a time. A unit (one source, or those
 that CMake's unity build joins) that was clean is not looked at again until it, one of our headers that it
-includes, or the list of checks changes: reading LibTorch's headers takes 5 to 20 seconds a unit.
+includes, the list of checks or the tool's version changes: reading LibTorch's headers takes 5 to 20 seconds a unit.
 
     tidy.py BUILD_FOLDER [--jobs N] [--only FILE...]
 """
@@ -42,15 +42,18 @@ def sources_of(unit):
 
 
 def digest(unit, command):
-    state = hashlib.sha256((ROOT / ".clang-tidy").read_bytes() + command.encode())
+    state = hashlib.sha256(command.encode())
+    for path in (ROOT / ".clang-tidy", ROOT / "scripts/support/requirements-tools.txt"):
+        state.update(path.read_bytes())
     for path in sorted(own_files(unit, set())):
         state.update(path.read_bytes())
     return state.hexdigest()
 
 
 def check(build, unit, checks):
-    done = subprocess.run(["clang-tidy-16", "-p", build, "--quiet", "--extra-arg=-Wno-unknown-warning-option",
-                           f"--checks={checks}", unit],
+    # The standard library's own calls of what is deprecated count as the source's.
+    done = subprocess.run([ROOT / "build/tools/bin/clang-tidy", "-p", build, "--quiet", "--extra-arg=-Wno-unknown-warning-option",
+                           "--extra-arg=-Wno-deprecated-declarations", f"--checks={checks}", unit],
                           stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False)
     return done.returncode == 0, done.stdout
 

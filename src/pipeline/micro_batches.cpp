@@ -68,7 +68,7 @@ Tensors gather(const std::vector<Tensors>& batches, const std::vector<std::int64
       whole.emplace_back();
       continue;
     }
-    const at::Tensor like = *some;
+    const at::Tensor& like = *some;
     for (std::size_t k = 0; k < parts.size(); ++k) {
       if (parts[k].defined()) continue;
       std::vector<std::int64_t> shape = like.sizes().vec();

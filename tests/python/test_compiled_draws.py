@@ -65,7 +65,9 @@ def within(model):
 @pytest.mark.parametrize("is_stored", [False, pytest.param(True, marks=long)])
 def test_draws_keep_their_order(is_stored, monkeypatch, tmp_path):
     """`is_stored`: inductor has code of the same graph on disk, with another order."""
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("REPRISE_PLAN_CACHE_DIR", str(tmp_path / "plans"))
+    if is_stored:
+        monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     expected, _ = trained(lambda model: torch.compile(model, dynamic=False))
     if is_stored:
         with monkeypatch.context() as without:

@@ -14,9 +14,7 @@ class OutsideWriter {
   OutsideWriter() = default;
   explicit OutsideWriter(c10::Storage storage);
   ~OutsideWriter();
-  OutsideWriter(OutsideWriter&& other) noexcept : storage_(std::move(other.storage_)) {
-    other.storage_ = {};
-  }
+  OutsideWriter(OutsideWriter&& other) noexcept = default;  // leaves `other` without a storage
   OutsideWriter& operator=(OutsideWriter&& other) noexcept {
     std::swap(storage_, other.storage_);
     return *this;
