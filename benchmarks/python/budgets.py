@@ -16,7 +16,7 @@ def peak_of(step):
 def under(budget, step):
     def run():
         with budget.step():
-            step()
+            return step()
     return run
 
 

@@ -20,6 +20,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING  # noqa: 
 from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES  # noqa: E402
 
 import reprise  # noqa: E402
+from budgets import peak_of, under  # noqa: E402
 from models import same  # noqa: E402
 
 SHARES = (0.7, 0.45, 0.3)
@@ -86,7 +87,7 @@ def tensors_of(output):
 
 
 class Network:
-    """`gradients` always starts from the same weights and buffers, with the same random numbers. The memory of gradients stays."""
+    """A step always starts from the same weights and buffers, with the same random numbers. The memory of gradients stays."""
 
     def __init__(self, kind):
         torch.manual_seed(1)
@@ -98,14 +99,18 @@ class Network:
         self.model = transformers.AutoModel.from_config(config).train()
         self.inputs, self.state = inputs_of(self.model), copy.deepcopy(self.model.state_dict())
 
-    def gradients(self):
+    def step(self):
         torch.manual_seed(0)
-        self.model.load_state_dict(self.state)
         loss = sum(each.float().square().mean() for each in tensors_of(self.model(**self.inputs)))
         loss.backward()
-        found = [None if each.grad is None else each.grad.nan_to_num() for each in self.model.parameters()]
+        return loss.detach()
+
+    def gradients(self, step=None):
+        """And the loss. `step`: runs step()."""
+        self.model.load_state_dict(self.state)
         self.model.zero_grad(set_to_none=False)
-        return [loss.detach(), *found]
+        loss = (step or self.step)()
+        return [loss, *(None if each.grad is None else each.grad.nan_to_num() for each in self.model.parameters())]
 
 
 def plain(kind):
@@ -115,26 +120,24 @@ def plain(kind):
         try:
             network = Network(kind)
             expected = network.gradients()
-            with reprise.PeakScope() as scope:
-                is_steady = same(network.gradients(), expected)
+            is_steady = same(network.gradients(), expected)
+            peak = peak_of(network.step)
         except Exception:  # whatever transformers raises where the inputs do not suit
             return None
-    return (network, expected, scope.peak_above_start) if is_steady and scope.peak_above_start <= MOST_BYTES else None
+    return (network, expected, peak) if is_steady and peak <= MOST_BYTES else None
 
 
-def within(network, share, peak):
-    """Gradients of the steps in that share of the peak, or none where the budget cannot be kept."""
+def within(network, expected, share, peak):
+    """Whether steps in that share of the peak have the expected gradients. None where the budget cannot be kept."""
     budget = reprise.MemoryBudget(reprise.live_bytes() + int(share * peak))
-    found = []
-    for _ in range(STEPS):
-        try:
-            with budget.step():
-                found.append(network.gradients())
-        except reprise.BudgetError:
-            network.model.zero_grad(set_to_none=False)
-            return []
-        budget.wait_for_plan(30)
-    return found
+    is_same = True
+    try:
+        for _ in range(STEPS):
+            is_same &= same(network.gradients(under(budget, network.step)), expected)
+            budget.wait_for_plan(30)
+    except reprise.BudgetError:
+        return None
+    return is_same
 
 
 def checkpointed(network):
@@ -168,11 +171,12 @@ def networks(figures, quick):
             continue
         network, expected, peak = known
         count += 1
-        cases = {f"within {share:.0%}": [(each, expected) for each in within(network, share, peak)] for share in SHARES}
-        cases["checkpoints, beside torch's"] = [pair] if (pair := checkpointed(network)) else []
-        for case, pairs in cases.items():
-            ran[case] = ran.get(case, 0) + bool(pairs)
-            wrong.setdefault(case, []).extend([kind] * (not all(same(*each) for each in pairs)))
+        cases = {f"within {share:.0%}": within(network, expected, share, peak) for share in SHARES}
+        pair = checkpointed(network)
+        cases["checkpoints, beside torch's"] = same(*pair) if pair else None
+        for case, is_same in cases.items():
+            ran[case] = ran.get(case, 0) + (is_same is not None)
+            wrong.setdefault(case, []).extend([kind] * (is_same is False))
     for case, number in ran.items():
         figures.add("python_every_network", f"{number} of {count} networks {case}: not bitwise" +
                     (f", {', '.join(wrong[case])}" if wrong[case] else ""), [len(wrong[case])], "networks", bar=0)

@@ -43,16 +43,13 @@ class Language(nn.Module):
         self.blocks = nn.ModuleList(Block(dropout) for _ in range(layers))
         self.breaks = breaks
 
-    def logits(self, words):
+    def forward(self, words):
         x = self.blocks[0](self.words(words))
         if self.breaks:
             torch._dynamo.graph_break()
         for block in self.blocks[1:]:
             x = block(x)
-        return self.out(x)
-
-    def forward(self, words):
-        return F.cross_entropy(self.logits(words).flatten(0, 1), words.flatten())
+        return F.cross_entropy(self.out(x).flatten(0, 1), words.flatten())
 
 
 def batch():

@@ -2,8 +2,10 @@
 
 import pytest
 import torch
+import transformers
 from torch import nn
 from torch.nn import functional as F
+from transformers.models.convbert.modeling_convbert import ConvBertSelfAttention
 
 import reprise
 from conftest import long
@@ -135,8 +137,22 @@ class Parts(nn.Module):
         return (x + self.layers[3](self.norms[3](x))).square().mean()
 
 
-@long
-@pytest.mark.parametrize("make", [Heads, Parts])
+class Windows(nn.Module):
+    """Products of matrices with one column, which inductor computes by loops. The default has the windows in memory, which overlap,
+    and a plan that makes them again in backward would gather them inside these loops."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(3)
+        config = transformers.ConvBertConfig(hidden_size=32, num_attention_heads=4, embedding_size=32)
+        self.attention, self.norm = ConvBertSelfAttention(config), nn.LayerNorm(32)
+
+    def forward(self, x):
+        x = x.view(4, 16, 32)
+        return (x + self.attention(self.norm(x))[0]).square().mean()
+
+
+@pytest.mark.parametrize("make", [pytest.param(Heads, marks=long), pytest.param(Parts, marks=long), Windows])
 def test_losses_and_gradients_have_the_bits_of_the_default_whatever_is_kept(make):
     model, x = make(), torch.linspace(-1, 1, 2048).view(64, 32)
 

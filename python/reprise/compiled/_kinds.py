@@ -68,11 +68,19 @@ def kind_of(node: fx.Node) -> Kind:
         return Kind.VIEW
     if target._schema.is_mutable:
         return Kind.CALL
-    if name in _REDUCTIONS:
+    if name in _REDUCTIONS or name == "bmm" and _is_by_loops(node):
         return Kind.REDUCTION
     if torch.Tag.pointwise in target.tags or name in _LOOPS:
         return Kind.LOOP
     return Kind.CALL
+
+
+def _is_by_loops(product: fx.Node) -> bool:
+    """Inductor computes products with one row or column as sums, which it merges: on a CPU all of them, and on others those with one
+    of both. A size that varies is not one."""
+    first, second = (each.meta["val"] for each in product.args[:2])  # type: ignore[union-attr]
+    is_one = [isinstance(each, int) and each == 1 for each in (first.shape[1], second.shape[2])]
+    return any(is_one) if first.device.type == "cpu" else all(is_one)
 
 
 def is_tensors(value: Any) -> bool:

@@ -25,18 +25,21 @@ _MERGED = (Kind.LOOP, Kind.VIEW, Kind.REDUCTION)
 def compute_as_default(forward: fx.GraphModule, backward: fx.GraphModule, joint: Joint) -> None:
     """Changes the halves of a plan. Forward has in memory what it has there under the compiler's own plan, and hands over
     copies of other results. Backward makes again what the compiler's own plan hands over in the layout that it has there, as
-    far as it gets memory or sums read it."""
+    far as it gets memory, or loops that read it go through memory in another order and could compute it otherwise."""
     if joint.layouts is None:
         return
     _keep_loops(forward, joint)
-    strides = joint.layouts.strides
+    strides, plain = joint.layouts.strides, _plain_loops(backward, {})
     for node in list(backward.graph.nodes):
         name = original_name(node)
         if name not in strides or not _is_loop(node, joint, views=True):
             continue
         value, at = node.meta["val"], joint.named[name]
-        is_plain = value.stride() == strides[name] and _is_contiguous(value)
-        if _is_read_by(Kind.CALL, joint, at) or not is_plain and _is_read_by(Kind.REDUCTION, joint, at):
+        computed = _of_views(node)
+        is_part = kind_of(computed) is Kind.LOOP and computed not in plain  # of loops that go through memory in another order
+        is_plain = value.stride() == strides[name] and _is_contiguous(value) and not is_part
+        if (_is_read_by(Kind.CALL, joint, at) or not is_plain and _is_read_by(Kind.REDUCTION, joint, at) or
+                is_part and not _is_exact(computed)):
             _replace(node, _lay_out(node, strides[name]))
 
 
@@ -161,6 +164,26 @@ def _lay_out(node: fx.Node, strides: tuple[int, ...]) -> fx.Node:
 
 def _replace(node: fx.Node, by: fx.Node) -> None:
     node.replace_all_uses_with(by, delete_user_cb=lambda user: user is not by)
+
+
+def _of_views(node: fx.Node) -> fx.Node:
+    """What has the memory of a view."""
+    while kind_of(node) is Kind.VIEW:
+        node = node.all_input_nodes[0]
+    return node
+
+
+def _is_exact(node: fx.Node) -> bool:
+    """Whether a loop, with those that it merges, has the same bits with and without vector code."""
+    seen, unseen = {node}, [node]
+    while unseen:
+        each = unseen.pop()
+        if kind_of(each) is Kind.LOOP and name_of(each) not in _EXACT:
+            return False
+        if kind_of(each) in (Kind.LOOP, Kind.VIEW):
+            unseen += [read for read in each.all_input_nodes if read not in seen]
+            seen.update(each.all_input_nodes)
+    return True
 
 
 def _is_read_by(kind: Kind, joint: Joint, at: int) -> bool:
