@@ -8,20 +8,16 @@ import contextlib
 import copy
 import inspect
 import io
-import logging
-import os
 import warnings
 
-os.environ["HF_HUB_OFFLINE"] = "1"
+from models import same  # first: it keeps transformers off the network
+import torch
+import transformers
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 
-import torch  # noqa: E402
-import transformers  # noqa: E402
-from transformers.models.auto.configuration_auto import CONFIG_MAPPING  # noqa: E402
-from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES  # noqa: E402
-
-import reprise  # noqa: E402
-from budgets import peak_of, under  # noqa: E402
-from models import same  # noqa: E402
+import reprise
+from budgets import peak_of, under
 
 SHARES = (0.7, 0.45, 0.3)
 STEPS = 4  # budgets learn from the first ones
@@ -43,7 +39,7 @@ SPECIAL = "pad bos eos sep cls decoder_start image audio video".split()
 
 
 def shrink(config, depth=0):
-    """Entries that are wholes of others are within it."""
+    """The configuration, made small like those inside it."""
     for name, value in list(vars(config).items()):
         if isinstance(value, transformers.PretrainedConfig) and depth < 3:
             shrink(value, depth + 1)
@@ -155,14 +151,13 @@ def checkpointed(network):
 
 def _with_checkpoints(network):
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the method has another name in newer versions
+        warnings.simplefilter("ignore")  # newer versions have another name for the method, and say so
         network.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         return network.gradients()
 
 
 def networks(figures, quick):
     """How many are bitwise the plain step's within each share of its peak, and with checkpoints those of torch's."""
-    logging.disable(logging.WARNING)
     kinds = ["bert", "gpt2", "t5", "vit"] if quick else [each for each in CONFIG_MAPPING if each in MODEL_MAPPING_NAMES]
     ran, wrong = {}, {}
     count = 0

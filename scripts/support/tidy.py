@@ -51,7 +51,7 @@ def digest(unit, command):
 
 
 def check(build, unit, checks):
-    # The standard library's own calls of what is deprecated count as the source's.
+    # The standard library calls deprecated functions of its own, which would be reported as errors of the source.
     done = subprocess.run([ROOT / "build/tools/bin/clang-tidy", "-p", build, "--quiet", "--extra-arg=-Wno-unknown-warning-option",
                            "--extra-arg=-Wno-deprecated-declarations", f"--checks={checks}", unit],
                           stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False)

@@ -2,10 +2,8 @@
 
 import pytest
 import torch
-import transformers
 from torch import nn
 from torch.nn import functional as F
-from transformers.models.convbert.modeling_convbert import ConvBertSelfAttention
 
 import reprise
 from conftest import long
@@ -144,8 +142,9 @@ class Windows(nn.Module):
     def __init__(self):
         super().__init__()
         torch.manual_seed(3)
-        config = transformers.ConvBertConfig(hidden_size=32, num_attention_heads=4, embedding_size=32)
-        self.attention, self.norm = ConvBertSelfAttention(config), nn.LayerNorm(32)
+        convbert = pytest.importorskip("transformers.models.convbert.modeling_convbert")
+        config = convbert.ConvBertConfig(hidden_size=32, num_attention_heads=4, embedding_size=32)
+        self.attention, self.norm = convbert.ConvBertSelfAttention(config), nn.LayerNorm(32)
 
     def forward(self, x):
         x = x.view(4, 16, 32)

@@ -76,8 +76,8 @@ def kind_of(node: fx.Node) -> Kind:
 
 
 def _is_by_loops(product: fx.Node) -> bool:
-    """Inductor computes products with one row or column as sums, which it merges: on a CPU all of them, and on others those with one
-    of both. A size that varies is not one."""
+    """Whether inductor computes that product as a sum of its own, which it merges with other loops. On a CPU it does so for one row
+    or one column. On other devices it may for one row and one column. A size that varies is not one."""
     first, second = (each.meta["val"] for each in product.args[:2])  # type: ignore[union-attr]
     is_one = [isinstance(each, int) and each == 1 for each in (first.shape[1], second.shape[2])]
     return any(is_one) if first.device.type == "cpu" else all(is_one)

@@ -102,12 +102,12 @@ def _keep_loops(forward: fx.GraphModule, joint: Joint) -> None:
     output.args = (tuple(results),)
 
 
-def _plain_loops(forward: fx.GraphModule, in_memory: InMemory) -> set[fx.Node]:
+def _plain_loops(half: fx.GraphModule, in_memory: InMemory) -> set[fx.Node]:
     """Loops over contiguous memory, if all loops and sums that may compute them again inside are over such memory too. These go
     through memory in the same order, with the same vector code, whether the loop's result is stored or not.
     `in_memory`: under the compiler's own plan."""
-    nodes = list(forward.graph.nodes)
-    kinds, operands = {node: kind_of(node) for node in nodes}, _operands(forward)
+    nodes = list(half.graph.nodes)
+    kinds, operands = {node: kind_of(node) for node in nodes}, _operands(half)
     in_order: set[fx.Node] = set()  # as operands of a loop
     out_of_order: set[fx.Node] = set()  # their own loops
     for node in nodes:
@@ -128,10 +128,10 @@ def _plain_loops(forward: fx.GraphModule, in_memory: InMemory) -> set[fx.Node]:
     return {node for node in nodes if kinds[node] is Kind.LOOP and node not in out_of_order | part_of}
 
 
-def _operands(forward: fx.GraphModule) -> set[fx.Node]:
+def _operands(half: fx.GraphModule) -> set[fx.Node]:
     """What operators that run by themselves read, so that it is in memory under every plan."""
     found: set[fx.Node] = set()
-    for node in reversed(forward.graph.nodes):
+    for node in reversed(half.graph.nodes):
         if node.op == "call_function" and (kind_of(node) is Kind.CALL or kind_of(node) is Kind.VIEW and node in found):
             found.update(node.all_input_nodes)
     return found
