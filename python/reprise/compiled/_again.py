@@ -33,6 +33,7 @@ class Cut:
     saved: list[int]  # what forward hands over, in order
     # Each of these operators of forward runs again before those operators of backward, in order. -1 is before all of backward.
     runs: dict[int, tuple[int, ...]] = dataclasses.field(default_factory=dict)
+    in_memory: list[int] = dataclasses.field(default_factory=list)  # what gets memory in backward if it is computed there
 
     def repeats(self, joint: Joint) -> bool:
         """Whether backward runs an operator more than once, or one whose result forward hands over."""
@@ -45,17 +46,18 @@ class Cut:
     def fits(self, joint: Joint) -> bool:
         """Whether it can be of that graph."""
         nodes = range(len(joint.nodes))
-        return all(at in nodes and joint.in_forward[at] and joint.is_operator(at) and not joint.is_once(at) and runs and
-                   all(each == -1 or each in nodes for each in runs) for at, runs in self.runs.items()) and \
-            joint.saved_for(set(self.saved), self.runs) == self.saved
+        return all(at in nodes for at in self.in_memory) and joint.saved_for(set(self.saved), self.runs) == self.saved and all(
+            at in nodes and joint.in_forward[at] and joint.is_operator(at) and not joint.is_once(at) and runs and
+            all(each == -1 or each in nodes for each in runs) for at, runs in self.runs.items())
 
     def written(self) -> dict[str, Any]:
         """As JSON has it."""
-        return {"saved": self.saved, "runs": [[at, list(runs)] for at, runs in self.runs.items()]}
+        return {"saved": self.saved, "runs": [[at, list(runs)] for at, runs in self.runs.items()], "in_memory": self.in_memory}
 
     @staticmethod
     def read(written: dict[str, Any]) -> Cut:
-        return Cut(list(written["saved"]), {int(at): tuple(map(int, runs)) for at, runs in written["runs"]})
+        runs = {int(at): tuple(map(int, runs)) for at, runs in written["runs"]}
+        return Cut(list(written["saved"]), runs, list(written["in_memory"]))
 
 
 def original_name(node: fx.Node) -> str:

@@ -191,11 +191,16 @@ def _written_layouts(joint: Joint) -> dict[str, Any] | None:
         return None
 
     def placed(found: Mapping[str, Any]) -> list[Any]:
-        return [[joint.named[name], strides] for name, strides in found.items()]
+        return [[joint.named[name], each] for name, each in found.items()]
 
     in_memory = joint.layouts.in_memory
     return {"saved": joint.layouts.saved, "strides": placed(joint.layouts.strides),
-            "in_memory": None if in_memory is None else placed(in_memory)}
+            "in_memory": None if in_memory is None else placed(in_memory),
+            "operands": placed(joint.layouts.operands),
+            "vectors": placed(joint.layouts.vectors),
+            "functions": placed({name: sorted(forms) for name, forms in joint.layouts.functions.items()}),
+            "knows_forward": joint.layouts.knows_forward,
+            "loops": [[joint.named[name], placed(orders)] for name, orders in joint.layouts.loops.items()]}
 
 
 def _layouts_of(written: dict[str, Any] | None, joint: Joint) -> Layouts | None:
@@ -203,7 +208,11 @@ def _layouts_of(written: dict[str, Any] | None, joint: Joint) -> Layouts | None:
         return None
 
     def named(found: Any) -> dict[str, Any]:
-        return {joint.nodes[at].name: None if strides is None else tuple(map(int, strides)) for at, strides in found}
+        return {joint.nodes[at].name: None if each is None else tuple(map(int, each)) for at, each in found}
 
-    in_memory = written["in_memory"]
-    return Layouts(joint.saved_for(set(written["saved"])), named(written["strides"]), None if in_memory is None else named(in_memory))
+    in_memory = None if written["in_memory"] is None else named(written["in_memory"])
+    loops = {joint.nodes[at].name: named(orders) for at, orders in written["loops"]}
+    saved = joint.saved_for(set(written["saved"]))
+    functions = {joint.nodes[at].name: set(map(str, forms)) for at, forms in written["functions"]}
+    return Layouts(saved, named(written["strides"]), in_memory, loops, named(written["operands"]), named(written["vectors"]), functions,
+                   bool(written["knows_forward"]))

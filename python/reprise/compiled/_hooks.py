@@ -22,7 +22,7 @@ from ._call import WatchedCall
 from ._draws import drawn_in_order
 from ._joint import Joint
 from ._sizes import Binding
-from ._torch import common, partitioners
+from ._torch import common, partitioners, written_before_read
 
 
 CUDA_GRAPHS = "reprise.compile: CUDA graphs keep the memory of a step, so that there is nothing to plan; take another mode than " \
@@ -122,7 +122,7 @@ def _compile(original: Callable[..., Any], begin_graph: Callable[[str | UsageErr
 
     def compile_backward(half: Any, inputs: Any) -> Any:
         WatchedCall.compilations += 1
-        with repeated_in_time(half):
+        with repeated_in_time(half), written_before_read():
             compiled = backward(half, inputs)
         WatchedCall.compilations += 1
         if not getattr(compiled, "_boxed_call", False):
@@ -149,7 +149,7 @@ def _compile(original: Callable[..., Any], begin_graph: Callable[[str | UsageErr
         return run
 
     options["partition_fn"], options["bw_compiler"] = split, compile_backward
-    with drawn_in_order() as keep_order:
+    with drawn_in_order() as keep_order, written_before_read():
         compiled = original(*given.args, **given.kwargs)
     WatchedCall.compilations += 1
     if not is_planned:

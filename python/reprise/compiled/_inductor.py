@@ -18,11 +18,12 @@ from torch._guards import detect_fake_mode
 from ._again import repeated_in_time
 from ._costs import COSTS
 from ._draws import drawn_in_order, draws_in
-from ._joint import InMemory, Joint
+from ._joint import Functions, InMemory, Joint, Loops, Vectors
 from ._kinds import Kind, kind_of
 from ._layouts import laid_out
-from ._sizes import Sizes, bytes_of, rounded
-from ._torch import comparing_numbers, without_warnings_of_nodes
+from ._loops import functions_of, loops_of, vectors_of
+from ._sizes import Sizes, bytes_of, numbers, rounded
+from ._torch import comparing_numbers, without_warnings_of_nodes, written_before_read
 
 
 class _Scheduled(BaseException):
@@ -36,7 +37,7 @@ class Handing:
     memories: dict[str, int] = dataclasses.field(default_factory=dict)  # of each input of backward that is handed over, by name
     sizes: dict[int, int] = dataclasses.field(default_factory=dict)  # bytes of these memories
     kept: set[int] = dataclasses.field(default_factory=set)  # memories that somebody has until backward ends
-    freed: frozenset[str] = frozenset()  # names of gradients that are handed over too
+    freed: frozenset[str] = frozenset()  # names of gradients, and of copies of inputs, that are handed over too
     donated: frozenset[str] = frozenset()  # names of what may be written after its last use
     strides: dict[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)  # where they are not the graph's
 
@@ -48,6 +49,10 @@ class Schedule:
     strides: dict[str, tuple[int, ...]]  # of the results, by name
     in_memory: InMemory
     draws: list[str]  # the order of what may draw random numbers, by name
+    loops: Loops  # of backward, and the layouts of what these read
+    operands: InMemory
+    vectors: Vectors
+    functions: Functions
 
 
 def schedule_of(module: fx.GraphModule, joint: Joint, handing: Handing | None = None, *, is_for_memory: bool = False) -> Schedule | None:
@@ -60,11 +65,13 @@ def schedule_of(module: fx.GraphModule, joint: Joint, handing: Handing | None = 
 
     is_backward, handing = handing is not None, handing or Handing()
     placeholders = module.graph.find_nodes(op="placeholder")
+    has_layouts = False  # that are not the graph's
     for node in placeholders:
         node.meta = dict(node.meta)  # else it is the joint graph's, and inductor writes to it
         strides = handing.strides.get(node.name)
         if strides is not None and strides != node.meta["val"].stride():
             node.meta["val"] = node.meta["val"].as_strided(node.meta["val"].shape, strides)
+            has_layouts = True
     never_run: Any = module
     never_run.recompile = lambda: None
     never_run.print_readable = lambda *args, **options: ""  # texts for logs take long to make
@@ -80,20 +87,24 @@ def schedule_of(module: fx.GraphModule, joint: Joint, handing: Handing | None = 
         _, inputs = memory.prepare_planning_info(result, *rest)
         estimate, while_run = memory.estimate_peak_memory(result, inputs, rest[3])
         workspaces = [_workspace(each, calls, joint) for each in result]
-        # Inductor does not know which gradients are, so that its order and its estimate are as if none were.
+        # Inductor does not know which of them are, so that its order and its estimate are as if none were.
         with patch.object(memory, "is_nonfreeable_buffers", lambda read: read.name not in handing.freed and is_held(read)):
             peak = _peak_of_schedule(result, rest, workspaces, joint.sizes, _Reuse(estimate, while_run), handing)
-        results: Any = ({}, {}, {}, []) if is_backward else (*_results(module, joint, names), draws_in(result, joint.draws))
+        results: Any = (*_results(module, joint, names), draws_in(result, joint.draws), {}, {}, {})
+        if is_backward:
+            results = {}, {}, {}, [], *loops_of(result, joint), vectors_of(result, joint)
+        results += functions_of(result, joint),
         found.append(Schedule(peak, *results))
         raise _Scheduled
 
     def look_sooner(lowered: Any) -> None:
-        found.append(Schedule(0, {}, {}, _in_memory(lowered, joint), []))
+        found.append(Schedule(0, {}, {}, _in_memory(lowered, joint), [], {}, {}, {}, {}))
         raise _Scheduled
 
     def known(module: fx.GraphModule, inputs: list[Any], *rest: Any) -> Any:
-        """The nodes have their fake tensors already, as the joint graph's."""
-        return detect_fake_mode(inputs) or propagate(module, inputs, *rest)
+        """The nodes have their fake tensors already, as the joint graph's, unless they are in other layouts."""
+        mode = None if has_layouts else detect_fake_mode(inputs)
+        return mode or propagate(module, inputs, *rest)
 
     inputs = [node.meta["val"] for node in placeholders]
     places = [at for at, node in enumerate(placeholders) if node.name in handing.donated]
@@ -103,7 +114,7 @@ def schedule_of(module: fx.GraphModule, joint: Joint, handing: Handing | None = 
           # Reports of failed compilations take long as well.
           patch.object(after_aot, "save_graph_repro", lambda *args, **options: None),
           patch.object(compiler, "wrap_compiler_debug", lambda inner, compiler_name: inner, create=True),
-          drawn_in_order() as keep_order, repeated_in_time(module), without_warnings_of_nodes(), comparing_numbers(),
+          drawn_in_order() as keep_order, repeated_in_time(module), without_warnings_of_nodes(), comparing_numbers(), written_before_read(),
           config.patch(fx_graph_cache=False, fx_graph_remote_cache=False), joint.sizes.without_guards(), suppress(_Scheduled)):
         keep_order(joint.draw_order or ())
         compiler.compile_fx_inner(module, inputs, static_input_idxs=(), is_backward=is_backward)
@@ -122,7 +133,7 @@ def _results(module: fx.GraphModule, joint: Joint, names: list[str]) -> tuple[di
             continue
         if node.op == "placeholder" and buffer not in V.graph.graph_inputs:
             copies[name] = bytes_of(node)
-        stride = _numbers(result.maybe_get_stride())
+        stride = numbers(result.maybe_get_stride())
         if stride is not None:
             strides[name] = stride
     return copies, strides, _in_memory(V.graph, joint)
@@ -134,23 +145,15 @@ def _in_memory(lowered: Any, joint: Joint) -> InMemory:
 
     found: InMemory = {}
     for buffer in lowered.buffers:
-        if isinstance(buffer, ir.ComputedBuffer):
+        if isinstance(buffer, ir.ComputedBuffer) and not isinstance(buffer.data, ir.Scatter):
             origins = [joint.named[each.name] for each in buffer.origins if each.name in joint.named]
             # The operator that asked for the buffer may be among them.
             last = max((at for at in origins if joint.kinds[at] is not Kind.CALL), default=None)
             if last is not None and joint.kinds[last] in (Kind.LOOP, Kind.VIEW):
                 node = joint.nodes[joint.roots[last]]
-                is_whole = not isinstance(buffer.layout, ir.NonOwningLayout) and _numbers(buffer.get_size()) == tuple(node.meta["val"].shape)
-                found[node.name] = _numbers(buffer.get_stride()) if is_whole else None
+                is_whole = not isinstance(buffer.layout, ir.NonOwningLayout) and numbers(buffer.get_size()) == tuple(node.meta["val"].shape)
+                found[node.name] = numbers(buffer.get_stride()) if is_whole else None
     return found
-
-
-def _numbers(sizes: Any) -> tuple[int, ...] | None:
-    """None where they vary."""
-    try:
-        return None if sizes is None else tuple(int(each) for each in sizes)
-    except TypeError:
-        return None
 
 
 class _Reuse:
@@ -342,8 +345,8 @@ def _strides_of(call: Any, node: fx.Node) -> list[tuple[int, ...]] | None:
     """Of the tensors that the operator is called with, where they are its arguments."""
     tensors = [each.meta["val"] for each in node.all_input_nodes if isinstance(each.meta.get("val"), torch.Tensor)]
     inputs = call.inputs if isinstance(call.inputs, (list, tuple)) else []
-    sizes = [_numbers(each.maybe_get_size()) for each in inputs]
-    strides = [_numbers(each.maybe_get_stride()) for each in inputs]
+    sizes = [numbers(each.maybe_get_size()) for each in inputs]
+    strides = [numbers(each.maybe_get_stride()) for each in inputs]
     if None in strides or sizes != [tuple(each.shape) for each in tensors]:
         return None
     return strides  # type: ignore[return-value]

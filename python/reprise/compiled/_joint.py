@@ -69,13 +69,27 @@ class Others:
 InMemory = dict[str, tuple[int, ...] | None]
 
 
+# How a loop that adds up goes through the memory of an operand: how far it is after some steps; after one, if all are alike.
+Order = tuple[int, ...]
+Loops = dict[str, dict[str, Order]]  # of backward, by the name of the sum, and by that of what it reads from memory
+# By the name of a sum of backward, the dimensions of its vector code, counted from the last, and all that its kernel computes.
+Vectors = dict[str, tuple[tuple[int, ...], frozenset[str]]]
+# By name, in which kinds of loops a function is computed.
+Functions = dict[str, set[str]]
+
+
 @dataclasses.dataclass(frozen=True)
 class Layouts:
-    """Of the compiler's own forward, by name."""
+    """Of the compiler's own plan, by name."""
 
     saved: list[int]
     strides: dict[str, tuple[int, ...]]  # of what is handed over
-    in_memory: InMemory | None  # as soon as a plan needs it
+    in_memory: InMemory | None  # in forward, as soon as a plan needs it
+    loops: Loops
+    operands: InMemory  # of these loops
+    vectors: dict[str, tuple[int, ...]]
+    functions: Functions  # of backward, and of forward as soon as that is known
+    knows_forward: bool = False
 
 
 class Joint:
@@ -115,7 +129,7 @@ class Joint:
         # torch writes these inputs after forward, with what forward returns for them.
         replaced = {each.mutated_input for each in described if isinstance(each, InputMutationAOTOutput)}
         self._mark({at for at, node in enumerate(self.nodes) if node.op == "placeholder" and node.meta.get("desc") in replaced})
-        self.backward_order = self._order_of_backward()
+        self.backward_order = self.order_of_backward()
         # Of calls in the layouts that the compiler chose, for its own plan and for the newest: nanoseconds and workspace, by name.
         self.costs: dict[str, tuple[int, int]] = {}
         self.newest_costs: dict[str, tuple[int, int]] = {}
@@ -124,6 +138,10 @@ class Joint:
         # How the compiler's own forward draws, by name; None until its schedule was seen.
         self.draw_order: list[str] | None = None if self.draws else []
         self.layouts: Layouts | None = None
+        self.newest_loops: Loops = {}  # of the newest plan
+        self.newest_vectors: Vectors = {}
+        self.newest_functions: Functions = {}
+        self.in_memory: set[int] = set()  # what backward has in memory, whether it is made again there or not
         self.forward_of_default: Callable[[], fx.GraphModule] | None = None  # as it was split off, where that is known
 
     def _root(self, at: int) -> int:
@@ -189,7 +207,7 @@ class Joint:
         """The results of an operator that has several."""
         return tuple(user for user in self.users[at] if self.kinds[user] is Kind.ITEM and self.roots[user] == user)
 
-    def _order_of_backward(self) -> list[int]:
+    def order_of_backward(self) -> list[int]:
         """What backward runs whatever is handed over, in its order: regions that must run again do so just before the first
         use."""
         needed = self.closure(self.backward_outputs, lambda at: False)
@@ -258,14 +276,17 @@ class Joint:
         return self.closure([*self.backward_order, *(at for at in self.backward_outputs if self.in_forward[at])], stops)
 
     def saved_by_default(self, default: list[fx.Node]) -> list[int]:
-        """The nodes that the compiler's own plan hands over, in order. What it makes again of sums, any plan may make again from
-        now on."""
+        """The nodes that the compiler's own plan hands over, in order. From now on any plan may make again what it makes again of
+        sums, and every plan does so with sums themselves: backward may add up in another order than forward."""
         kept = {self.place[node] for node in default if node in self.place}
 
         def stops(at: int) -> bool:
             return at in kept or self.nodes[at].op != "call_function" or self.kinds[at] is Kind.INPUT
 
-        self._sums -= {at for at in self._closure_of_backward(stops) if not stops(at)}
+        again = {at for at in self._closure_of_backward(stops) if not stops(at) and self.operator_of(at) in self._sums}
+        self._sums -= again
+        self.must_repeat |= {at for at in again if self.kinds[self.operator_of(at)] is Kind.REDUCTION}
+        self.backward_order = self.order_of_backward()
         return self.saved_for(kept)
 
     def keep_small(self, default: list[int]) -> None:
@@ -291,7 +312,7 @@ class Joint:
         read = {each for at in grown for each in self.inputs[at] if self.in_forward[each] and self.is_operator(each)}
         self.must_keep |= read & default
         self.must_repeat |= {each for each in read - default if not self.is_once(each)}
-        self.backward_order = self._order_of_backward()
+        self.backward_order = self.order_of_backward()
         return True
 
     def outputs_in_backward(self, others: Others) -> set[int]:

@@ -32,6 +32,7 @@ _LOOPS = frozenset(
     "inductor_force_stride_order fma triu tril".split())
 _VIEWS = frozenset("reshape _unsafe_view view_of broadcast_in_dim detach alias lift_fresh".split())
 OUTSIDE = "outside of modules"
+_SCATTERS = re.compile("index_put|scatter_(add|reduce)|index_add|index_reduce")
 _SEEDS = frozenset(("inductor_seed", "inductor_seeds"))
 
 
@@ -73,6 +74,11 @@ def kind_of(node: fx.Node) -> Kind:
     if torch.Tag.pointwise in target.tags or name in _LOOPS:
         return Kind.LOOP
     return Kind.CALL
+
+
+def is_scatter(node: fx.Node) -> bool:
+    """Whether the operator may add up at places that other results give, so that a compiler merges it with the loops before it."""
+    return _SCATTERS.search(name_of(node)) is not None
 
 
 def _is_by_loops(product: fx.Node) -> bool:

@@ -13,7 +13,7 @@ from torch import fx
 
 from ._again import original_name
 from ._joint import InMemory, Joint
-from ._kinds import Kind, kind_of, name_of
+from ._kinds import Kind, is_scatter, kind_of, name_of
 
 # Their loops go through memory in parts, or their layout is not the graph's.
 _OTHERWISE = frozenset("cat slice select slice_scatter select_scatter convolution".split())
@@ -22,16 +22,21 @@ _EXACT = frozenset("add sub mul div neg abs clone convert_element_type where rel
 _MERGED = (Kind.LOOP, Kind.VIEW, Kind.REDUCTION)
 
 
-def compute_as_default(forward: fx.GraphModule, backward: fx.GraphModule, joint: Joint) -> None:
+def compute_as_default(forward: fx.GraphModule, backward: fx.GraphModule, joint: Joint, in_memory: list[int]) -> None:
     """Changes the halves of a plan. Forward has in memory what it has there under the compiler's own plan, and hands over
     copies of other results. Backward makes again what the compiler's own plan hands over in the layout that it has there, as
-    far as it gets memory, or loops that read it go through memory in another order and could compute it otherwise."""
+    far as it gets memory, or loops that read it go through memory in another order and could compute it otherwise. `in_memory`: what
+    gets memory in backward besides."""
     if joint.layouts is None:
         return
     _keep_loops(forward, joint)
     strides, plain = joint.layouts.strides, _plain_loops(backward, {})
+    operands = {name: joint.layouts.operands.get(name) for name in (joint.nodes[at].name for at in in_memory)}
     for node in list(backward.graph.nodes):
         name = original_name(node)
+        if name in operands and node.op == "call_function":
+            _replace(node, _lay_out(node, operands[name] or node.meta["val"].stride()))
+            continue
         if name not in strides or not _is_loop(node, joint, views=True):
             continue
         value, at = node.meta["val"], joint.named[name]
@@ -48,7 +53,7 @@ def reads_out_of_order(forward: fx.GraphModule, joint: Joint) -> bool:
     known, operands = _plain_loops(forward, {}), _operands(forward)
     inexact: set[fx.Node] = set()  # and what may be computed again inside
     for node in reversed(forward.graph.nodes):
-        kind = kind_of(node)
+        kind = _kind_of(node)
         if kind is Kind.REDUCTION or kind is Kind.LOOP and name_of(node) not in _EXACT:
             inexact.update(node.all_input_nodes, (node,))
         elif kind in _MERGED and node in inexact and node not in operands:
@@ -107,7 +112,7 @@ def _plain_loops(half: fx.GraphModule, in_memory: InMemory) -> set[fx.Node]:
     through memory in the same order, with the same vector code, whether the loop's result is stored or not.
     `in_memory`: under the compiler's own plan."""
     nodes = list(half.graph.nodes)
-    kinds, operands = {node: kind_of(node) for node in nodes}, _operands(half)
+    kinds, operands = {node: _kind_of(node) for node in nodes}, _operands(half)
     in_order: set[fx.Node] = set()  # as operands of a loop
     out_of_order: set[fx.Node] = set()  # their own loops
     for node in nodes:
@@ -128,11 +133,15 @@ def _plain_loops(half: fx.GraphModule, in_memory: InMemory) -> set[fx.Node]:
     return {node for node in nodes if kinds[node] is Kind.LOOP and node not in out_of_order | part_of}
 
 
+def _kind_of(node: fx.Node) -> Kind:
+    return Kind.REDUCTION if is_scatter(node) else kind_of(node)
+
+
 def _operands(half: fx.GraphModule) -> set[fx.Node]:
     """What operators that run by themselves read, so that it is in memory under every plan."""
     found: set[fx.Node] = set()
     for node in reversed(half.graph.nodes):
-        if node.op == "call_function" and (kind_of(node) is Kind.CALL or kind_of(node) is Kind.VIEW and node in found):
+        if node.op == "call_function" and (_kind_of(node) is Kind.CALL or kind_of(node) is Kind.VIEW and node in found):
             found.update(node.all_input_nodes)
     return found
 
@@ -192,7 +201,7 @@ def _is_read_by(kind: Kind, joint: Joint, at: int) -> bool:
     seen, unseen = {at}, [at]
     while unseen:
         for user in joint.users[unseen.pop()]:
-            if joint.kinds[user] is kind and not joint.in_forward[user]:
+            if _kind_of(joint.nodes[user]) is kind and not joint.in_forward[user]:
                 return True
             if joint.kinds[user] in through and user not in seen:
                 seen.add(user)

@@ -15,8 +15,9 @@ from ._costs import COSTS
 from ._joint import Joint, Measured, Others
 from ._kinds import OUTSIDE, module_of
 from ._layouts import compute_as_default
+from ._loops import keep_functions, keep_operands, keep_vectors
 from ._needs import Need
-from ._schedule import Halves
+from ._schedule import Halves, functions_of_forward
 from ._sizes import Seen
 from ._step import Step
 
@@ -189,7 +190,7 @@ class GraphPlanner:
         by name. Nothing and none for the compiler's own plan."""
         if chosen is None or chosen.cut.is_default(self.joint, self.default_saved):
             return []
-        compute_as_default(forward, backward, self.joint)
+        compute_as_default(forward, backward, self.joint, chosen.cut.in_memory)
         return self.joint.draw_order or []
 
     def held_at_peak(self) -> str:
@@ -219,8 +220,11 @@ class GraphPlanner:
         return halves
 
     def _keeps_layouts(self) -> bool:
-        """Whether the schedule showed layouts that take too much, so that another plan is needed."""
-        if not self.joint.keep_layouts(set(self.default_saved)):
+        """Whether the schedule showed layouts that take too much, or another order of sums or form of loops, so that another plan is needed."""
+        joint, default = self.joint, set(self.default_saved)
+        changes = (joint.keep_layouts(default), keep_operands(joint, default), keep_vectors(joint, default),
+                   keep_functions(joint, default, functions_of_forward))
+        if not any(changes):
             return False
         self._forget_step()
         return True

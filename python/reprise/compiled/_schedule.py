@@ -12,7 +12,7 @@ from torch import fx
 from ._again import Cut, repeating
 from ._costs import COSTS, loops
 from ._inductor import Handing, schedule_of
-from ._joint import Joint, Layouts, Others
+from ._joint import Functions, Joint, Layouts, Others
 from ._kinds import Kind, is_size, kind_of
 from ._layouts import compute_as_default, reads_out_of_order, strides_of
 from ._sizes import bytes_of
@@ -49,8 +49,11 @@ class Halves:
         self.saved += self.copies
         self.between = self.saved + self.held(Others())
         strides = layouts.strides if layouts else {}
-        handing = Handing(handed, sizes, kept, frozenset(freed), joint.donated(saved), strides)
+        handing = Handing(handed, sizes, kept, frozenset({*freed, *copies}), joint.donated(saved), strides)
         backward_schedule = schedule_of(backward, joint, handing) if joint.fuses else None
+        if backward_schedule:
+            joint.newest_loops, joint.newest_functions = backward_schedule.loops, backward_schedule.functions
+            joint.newest_vectors = backward_schedule.vectors
         self._in_backward = backward_schedule.peak if backward_schedule else _eager_peak(backward, handed, sizes, kept)
         self._forward = forward_schedule.peak if forward_schedule else _eager_peak(forward, {}, {}, set())
         self._to_schedule: _Forward | None = None
@@ -59,7 +62,10 @@ class Halves:
             self._to_schedule = _Forward(joint, cut, forward)
         if joint.layouts is None and backward_schedule:  # the first plan is the compiler's own
             strides = strides_of(joint, saved) | (forward_schedule.strides if forward_schedule else {})
-            joint.layouts = Layouts(saved, strides, forward_schedule.in_memory if forward_schedule else None)
+            in_memory = forward_schedule.in_memory if forward_schedule else None
+            vectors = {name: along for name, (along, _) in backward_schedule.vectors.items()}
+            joint.layouts = Layouts(saved, strides, in_memory, backward_schedule.loops, backward_schedule.operands, vectors,
+                                    backward_schedule.functions)
             joint.forward_of_default = self._to_schedule
 
     def hand_over(self, joint: Joint, cut: Cut) -> None:
@@ -146,6 +152,17 @@ class _Forward:
         return module or _split(self._joint, self._cut)[0]
 
 
+def functions_of_forward(joint: Joint) -> Functions:
+    """Under the compiler's own plan."""
+    schedule = schedule_of(_forward_of_default(joint), joint)
+    return schedule.functions if schedule else {}
+
+
+def _forward_of_default(joint: Joint) -> fx.GraphModule:
+    assert joint.layouts is not None
+    return (joint.forward_of_default or _Forward(joint, Cut(joint.layouts.saved)))()
+
+
 def _split(joint: Joint, cut: Cut) -> tuple[fx.GraphModule, fx.GraphModule]:
     """As torch will split the graph for that cut."""
     nodes = [*joint.info.inputs, *(joint.nodes[at] for at in cut.saved)]
@@ -159,10 +176,9 @@ def _split(joint: Joint, cut: Cut) -> tuple[fx.GraphModule, fx.GraphModule]:
         forward = partitioners.raise_getitems(forward)
     if joint.layouts is not None and not cut.is_default(joint, joint.layouts.saved):
         if joint.layouts.in_memory is None and reads_out_of_order(forward, joint):
-            forward_of_default = joint.forward_of_default or _Forward(joint, Cut(joint.layouts.saved))
-            lowered = schedule_of(forward_of_default(), joint, is_for_memory=True)
+            lowered = schedule_of(_forward_of_default(joint), joint, is_for_memory=True)
             joint.layouts = dataclasses.replace(joint.layouts, in_memory=lowered.in_memory if lowered else {})
-        compute_as_default(forward, backward, joint)
+        compute_as_default(forward, backward, joint, cut.in_memory)
     return forward, backward
 
 

@@ -255,3 +255,11 @@ def rounded(count: int, on: Any = None) -> int:
     """As the allocator of the tensor `on` gives them out, or of a device; None: a CPU's."""
     unit = _UNIT if getattr(getattr(on, "device", on), "type", "cpu") == "cpu" else _UNIT_OF_DEVICE
     return -(-count // unit) * unit
+
+
+def numbers(sizes: Any) -> tuple[int, ...] | None:
+    """None where they vary."""
+    try:
+        return None if sizes is None else tuple(int(each) for each in sizes)
+    except TypeError:
+        return None

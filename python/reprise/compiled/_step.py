@@ -172,4 +172,4 @@ class Step:
                 places = (each - self._between for each in slots)
                 runs[at] = tuple(self.operators[each][0] if each >= self.half else -1 for each in places)
         handed_over = self._outputs | {at for at, number in self._number.items() if over[number]}
-        return Cut(self.joint.saved_for(handed_over, runs), runs)
+        return Cut(self.joint.saved_for(handed_over, runs), runs, sorted(self.joint.in_memory))

@@ -86,6 +86,22 @@ def comparing_numbers() -> Iterator[None]:
 
 
 @contextmanager
+def written_before_read() -> Iterator[None]:
+    """Where inductor gives a loop other sizes, torch 2.13 forgets which of its operands are written in place before
+    (pytorch/pytorch#185509): loops could run too soon."""
+    from torch._inductor import scheduler
+
+    compute = scheduler.SchedulerNode.recompute_size_and_body
+
+    def compute_and_rename(self: Any, *args: Any, **options: Any) -> None:
+        compute(self, *args, **options)
+        self.set_read_writes(self.read_writes.rename(self.mutation_renames))
+
+    with patch.object(scheduler.SchedulerNode, "recompute_size_and_body", compute_and_rename):
+        yield
+
+
+@contextmanager
 def backward_extracted_once() -> Iterator[None]:
     """torch extracts a backward twice, first to learn which of its inputs are used."""
     extract = _partitioners._extract_graph_with_inputs_outputs
