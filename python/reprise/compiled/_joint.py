@@ -276,17 +276,14 @@ class Joint:
         return self.closure([*self.backward_order, *(at for at in self.backward_outputs if self.in_forward[at])], stops)
 
     def saved_by_default(self, default: list[fx.Node]) -> list[int]:
-        """The nodes that the compiler's own plan hands over, in order. From now on any plan may make again what it makes again of
-        sums, and every plan does so with sums themselves: backward may add up in another order than forward."""
+        """The nodes that the compiler's own plan hands over, in order. What it makes again of sums, any plan may make again from
+        now on."""
         kept = {self.place[node] for node in default if node in self.place}
 
         def stops(at: int) -> bool:
             return at in kept or self.nodes[at].op != "call_function" or self.kinds[at] is Kind.INPUT
 
-        again = {at for at in self._closure_of_backward(stops) if not stops(at) and self.operator_of(at) in self._sums}
-        self._sums -= again
-        self.must_repeat |= {at for at in again if self.kinds[self.operator_of(at)] is Kind.REDUCTION}
-        self.backward_order = self.order_of_backward()
+        self._sums -= {at for at in self._closure_of_backward(stops) if not stops(at)}
         return self.saved_for(kept)
 
     def keep_small(self, default: list[int]) -> None:
