@@ -87,7 +87,7 @@ def schedule_of(module: fx.GraphModule, joint: Joint, handing: Handing | None = 
         _, inputs = memory.prepare_planning_info(result, *rest)
         estimate, while_run = memory.estimate_peak_memory(result, inputs, rest[3])
         workspaces = [_workspace(each, calls, joint) for each in result]
-        # Inductor does not know which of them are, so that its order and its estimate are as if none were.
+        # Inductor does not know that these are freed, so that its order and its estimate are as if they stayed.
         with patch.object(memory, "is_nonfreeable_buffers", lambda read: read.name not in handing.freed and is_held(read)):
             peak = _peak_of_schedule(result, rest, workspaces, joint.sizes, _Reuse(estimate, while_run), handing)
         results: Any = (*_results(module, joint, names), draws_in(result, joint.draws), {}, {}, {})

@@ -141,7 +141,7 @@ class Joint:
         self.newest_loops: Loops = {}  # of the newest plan
         self.newest_vectors: Vectors = {}
         self.newest_functions: Functions = {}
-        self.in_memory: set[int] = set()  # what backward has in memory, whether it is made again there or not
+        self.in_memory: set[int] = set()  # of every later plan, what gets memory in backward if it is computed there
         self.forward_of_default: Callable[[], fx.GraphModule] | None = None  # as it was split off, where that is known
 
     def _root(self, at: int) -> int:

@@ -18,7 +18,7 @@ from ._kinds import Kind, is_scatter, kind_of, name_of
 # Their loops go through memory in parts, or their layout is not the graph's.
 _OTHERWISE = frozenset("cat slice select slice_scatter select_scatter convolution".split())
 # The same with and without vector code.
-_EXACT = frozenset("add sub mul div neg abs clone convert_element_type where relu iota full".split())
+EXACT = frozenset("add sub mul div neg abs clone convert_element_type where relu iota full".split())
 _MERGED = (Kind.LOOP, Kind.VIEW, Kind.REDUCTION)
 
 
@@ -54,7 +54,7 @@ def reads_out_of_order(forward: fx.GraphModule, joint: Joint) -> bool:
     inexact: set[fx.Node] = set()  # and what may be computed again inside
     for node in reversed(forward.graph.nodes):
         kind = _kind_of(node)
-        if kind is Kind.REDUCTION or kind is Kind.LOOP and name_of(node) not in _EXACT:
+        if kind is Kind.REDUCTION or kind is Kind.LOOP and name_of(node) not in EXACT:
             inexact.update(node.all_input_nodes, (node,))
         elif kind in _MERGED and node in inexact and node not in operands:
             inexact.update(node.all_input_nodes)
@@ -187,7 +187,7 @@ def _is_exact(node: fx.Node) -> bool:
     seen, unseen = {node}, [node]
     while unseen:
         each = unseen.pop()
-        if kind_of(each) is Kind.LOOP and name_of(each) not in _EXACT:
+        if kind_of(each) is Kind.LOOP and name_of(each) not in EXACT:
             return False
         if kind_of(each) in (Kind.LOOP, Kind.VIEW):
             unseen += [read for read in each.all_input_nodes if read not in seen]

@@ -19,17 +19,18 @@ from torch.utils._sympy.functions import FloorDiv, ModularIndexing
 
 from ._joint import Functions, InMemory, Joint, Loops, Order, Vectors
 from ._kinds import Kind, is_scatter, kind_of, name_of
+from ._layouts import EXACT
 from ._sizes import numbers
 
 # Places at which orders are compared.
 _PARTS = 17
 _ANY = 1000
-# Loops of these have the same bits with and without vector code.
-_SAME = frozenset(
-    "add sub mul div neg abs clone convert_element_type where relu iota arange full full_like zeros_like ones_like rsqrt sqrt reciprocal "
-    "eq ne lt le gt ge logical_and logical_or logical_not bitwise_and bitwise_or bitwise_not maximum minimum clamp clamp_min clamp_max "
-    "gather index embedding cat constant_pad_nd slice_scatter select_scatter copy repeat sign floor ceil round trunc fma tril triu "
-    "inductor_random inductor_lookup_seed inductor_force_stride_order".split())
+# More that have the same bits with and without vector code.
+_SAME = EXACT | frozenset(
+    "arange full_like zeros_like ones_like rsqrt sqrt reciprocal eq ne lt le gt ge logical_and logical_or logical_not "
+    "bitwise_and bitwise_or bitwise_not maximum minimum clamp clamp_min clamp_max gather index embedding cat "
+    "constant_pad_nd slice_scatter select_scatter copy repeat sign floor ceil round trunc fma tril triu inductor_random "
+    "inductor_lookup_seed inductor_force_stride_order".split())
 _MERGED = (Kind.LOOP, Kind.VIEW, Kind.ITEM)
 
 
