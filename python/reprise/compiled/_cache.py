@@ -197,9 +197,7 @@ def _written_layouts(joint: Joint) -> dict[str, Any] | None:
     return {"saved": joint.layouts.saved, "strides": placed(joint.layouts.strides),
             "in_memory": None if in_memory is None else placed(in_memory),
             "operands": placed(joint.layouts.operands),
-            "vectors": placed(joint.layouts.vectors),
-            "functions": placed({name: sorted(forms) for name, forms in joint.layouts.functions.items()}),
-            "knows_forward": joint.layouts.knows_forward,
+            "vectors": placed({name: sorted(forms) for name, forms in joint.layouts.vectors.items()}),
             "loops": [[joint.named[name], placed(orders)] for name, orders in joint.layouts.loops.items()]}
 
 
@@ -213,6 +211,5 @@ def _layouts_of(written: dict[str, Any] | None, joint: Joint) -> Layouts | None:
     in_memory = None if written["in_memory"] is None else named(written["in_memory"])
     loops = {joint.nodes[at].name: named(orders) for at, orders in written["loops"]}
     saved = joint.saved_for(set(written["saved"]))
-    functions = {joint.nodes[at].name: set(map(str, forms)) for at, forms in written["functions"]}
-    return Layouts(saved, named(written["strides"]), in_memory, loops, named(written["operands"]), named(written["vectors"]), functions,
-                   bool(written["knows_forward"]))
+    vectors = {joint.nodes[at].name: set(map(str, forms)) for at, forms in written["vectors"]}
+    return Layouts(saved, named(written["strides"]), in_memory, loops, named(written["operands"]), vectors)

@@ -7,7 +7,7 @@ buffer that lives within one merged loop gets no memory, and a loop that is the 
 from __future__ import annotations
 
 import dataclasses
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from typing import Any
 from unittest.mock import patch
 
@@ -18,10 +18,10 @@ from torch._guards import detect_fake_mode
 from ._again import repeated_in_time
 from ._costs import COSTS
 from ._draws import drawn_in_order, draws_in
-from ._joint import Functions, InMemory, Joint, Loops, Vectors
+from ._joint import InMemory, Joint, Loops, Vectors
 from ._kinds import Kind, kind_of
 from ._layouts import laid_out
-from ._loops import functions_of, loops_of, vectors_of
+from ._loops import loops_of, vectors_of
 from ._sizes import Sizes, bytes_of, numbers, rounded
 from ._torch import comparing_numbers, without_warnings_of_nodes, written_before_read
 
@@ -49,16 +49,14 @@ class Schedule:
     strides: dict[str, tuple[int, ...]]  # of the results, by name
     in_memory: InMemory
     draws: list[str]  # the order of what may draw random numbers, by name
-    loops: Loops  # of backward, and the layouts of what these read
+    loops: Loops  # and the layouts of what these read
     operands: InMemory
     vectors: Vectors
-    functions: Functions
 
 
-def schedule_of(module: fx.GraphModule, joint: Joint, handing: Handing | None = None, *, is_for_memory: bool = False) -> Schedule | None:
+def schedule_of(module: fx.GraphModule, joint: Joint, handing: Handing | None = None) -> Schedule | None:
     """Of a half of the joint graph: of backward, which gets `handing`, or of forward. None where there is nothing to put in
-    order. What calls of operators cost in the layouts that inductor chooses is noted in the joint graph. `is_for_memory`:
-    only `in_memory` is asked for, which takes half of the time."""
+    order. What calls of operators cost in the layouts that inductor chooses is noted in the joint graph."""
     from torch._dynamo.repro import after_aot
     from torch._inductor import compile_fx, config, graph
     from torch._inductor import memory as inductor_memory
@@ -90,15 +88,9 @@ def schedule_of(module: fx.GraphModule, joint: Joint, handing: Handing | None = 
         # Inductor does not know that these are freed, so that its order and its estimate are as if they stayed.
         with patch.object(memory, "is_nonfreeable_buffers", lambda read: read.name not in handing.freed and is_held(read)):
             peak = _peak_of_schedule(result, rest, workspaces, joint.sizes, _Reuse(estimate, while_run), handing)
-        results: Any = (*_results(module, joint, names), draws_in(result, joint.draws), {}, {}, {})
-        if is_backward:
-            results = {}, {}, {}, [], *loops_of(result, joint), vectors_of(result, joint)
-        results += functions_of(result, joint),
+        results: Any = ({}, {}, {}, []) if is_backward else (*_results(module, joint, names), draws_in(result, joint.draws))
+        results += *loops_of(result, joint), vectors_of(result, joint)
         found.append(Schedule(peak, *results))
-        raise _Scheduled
-
-    def look_sooner(lowered: Any) -> None:
-        found.append(Schedule(0, {}, {}, _in_memory(lowered, joint), [], {}, {}, {}, {}))
         raise _Scheduled
 
     def known(module: fx.GraphModule, inputs: list[Any], *rest: Any) -> Any:
@@ -108,8 +100,7 @@ def schedule_of(module: fx.GraphModule, joint: Joint, handing: Handing | None = 
 
     inputs = [node.meta["val"] for node in placeholders]
     places = [at for at, node in enumerate(placeholders) if node.name in handing.donated]
-    sooner = patch.object(graph.GraphLowering, "_update_scheduler", look_sooner) if is_for_memory else nullcontext()
-    with (sooner, patch.object(memory, "reorder_for_peak_memory", look), patch.object(compiler, "fake_tensor_prop", known),
+    with (patch.object(memory, "reorder_for_peak_memory", look), patch.object(compiler, "fake_tensor_prop", known),
           patch.object(graph, "get_donated_idxs", lambda: places),
           # Reports of failed compilations take long as well.
           patch.object(after_aot, "save_graph_repro", lambda *args, **options: None),

@@ -72,10 +72,8 @@ InMemory = dict[str, tuple[int, ...] | None]
 # How a loop that adds up goes through the memory of an operand: how far it is after some steps; after one, if all are alike.
 Order = tuple[int, ...]
 Loops = dict[str, dict[str, Order]]  # of backward, by the name of the sum, and by that of what it reads from memory
-# By the name of a sum of backward, the dimensions of its vector code, counted from the last, and all that its kernel computes.
-Vectors = dict[str, tuple[tuple[int, ...], frozenset[str]]]
-# By name, in which kinds of loops a function is computed.
-Functions = dict[str, set[str]]
+# By the name of a sum or a function, in what forms of vector code it is computed, and what the kernels with that form compute.
+Vectors = dict[str, dict[str, set[str]]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,9 +85,8 @@ class Layouts:
     in_memory: InMemory | None  # in forward, as soon as a plan needs it
     loops: Loops
     operands: InMemory  # of these loops
-    vectors: dict[str, tuple[int, ...]]
-    functions: Functions  # of backward, and of forward as soon as that is known
-    knows_forward: bool = False
+    vectors: dict[str, set[str]]  # the forms in backward
+    vectors_of_forward: Vectors | None = None  # as soon as a plan needs them
 
 
 class Joint:
@@ -140,9 +137,8 @@ class Joint:
         self.layouts: Layouts | None = None
         self.newest_loops: Loops = {}  # of the newest plan
         self.newest_vectors: Vectors = {}
-        self.newest_functions: Functions = {}
         self.in_memory: set[int] = set()  # of every later plan, what gets memory in backward if it is computed there
-        self.forward_of_default: Callable[[], fx.GraphModule] | None = None  # as it was split off, where that is known
+        self.forward_of_default: Callable[[], Any] | None = None  # gives its schedule, if it is known how
 
     def _root(self, at: int) -> int:
         """Whose memory the node's result is in."""

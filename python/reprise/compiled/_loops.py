@@ -17,7 +17,7 @@ import sympy  # type: ignore[import-untyped]
 from torch import fx
 from torch.utils._sympy.functions import FloorDiv, ModularIndexing
 
-from ._joint import Functions, InMemory, Joint, Loops, Order, Vectors
+from ._joint import InMemory, Joint, Layouts, Loops, Order, Vectors
 from ._kinds import Kind, is_scatter, kind_of, name_of
 from ._layouts import EXACT
 from ._sizes import numbers
@@ -36,16 +36,13 @@ _MERGED = (Kind.LOOP, Kind.VIEW, Kind.ITEM)
 
 def loops_of(nodes: list[Any], joint: Joint) -> tuple[Loops, InMemory]:
     """Those that add up, and the layouts of what they read. `nodes`: of a schedule."""
-    from torch._inductor import ir
     from torch._inductor.loop_body import MemoryUsageType
     from torch._inductor.virtualized import V
 
     loops: Loops = {}
     strides: InMemory = {}
     for each in _merged(nodes):
-        data = getattr(each.node, "data", None)
-        adds_at = isinstance(data, ir.Scatter) and data.scatter_mode is not None
-        name = _name_of(each.node, joint, is_scatter if adds_at else _is_sum) if adds_at or each.is_reduction() else None
+        name = _sum_of(each, joint)
         if name is None:
             continue
         body = each._body
@@ -60,18 +57,13 @@ def loops_of(nodes: list[Any], joint: Joint) -> tuple[Loops, InMemory]:
     return loops, strides
 
 
-def functions_of(nodes: list[Any], joint: Joint) -> Functions:
-    """Where functions are computed on a CPU of which vector code has other bits. `nodes`: of a schedule."""
-    found: Functions = {}
-    for each in _merged(nodes):
-        if each.get_device().type != "cpu":
-            continue
-        names = [node.name for node in map(_node_of(joint), each.node.origins) if node is not None and _has_other_bits(node)]
-        if names:
-            form = _form(each._body)
-            for name in names:
-                found.setdefault(name, set()).add(form)
-    return found
+def _sum_of(loop: Any, joint: Joint) -> str | None:
+    """The name of what the loop adds up."""
+    from torch._inductor import ir
+
+    data = getattr(loop.node, "data", None)
+    adds_at = isinstance(data, ir.Scatter) and data.scatter_mode is not None
+    return _name_of(loop.node, joint, is_scatter if adds_at else _is_sum) if adds_at or loop.is_reduction() else None
 
 
 def _merged(nodes: list[Any]) -> Iterator[Any]:
@@ -81,36 +73,9 @@ def _merged(nodes: list[Any]) -> Iterator[Any]:
     return (each for node in nodes if not node.is_extern() for each in node.get_nodes() if isinstance(each, SchedulerNode))
 
 
-def _node_of(joint: Joint) -> Callable[[fx.Node], fx.Node | None]:
-    return lambda origin: joint.nodes[joint.named[origin.name]] if origin.name in joint.named else None
-
-
-def _has_other_bits(node: fx.Node) -> bool:
-    return kind_of(node) is Kind.LOOP and name_of(node) not in _SAME
-
-
-def _form(body: Any) -> str:
-    """Empty for a loop that goes through contiguous memory: all of it is vector code."""
-    from torch._inductor.virtualized import V
-
-    if _is_contiguous(body, -1):
-        return ""
-    known, indices = V.graph.sizevars.remove_precomputed_replacements, [*body.get_read_exprs(), *body.get_write_exprs()]
-    return f"{[str(known(size)) for size in body.var_ranges.values()]} {sorted({str(known(index)) for index in indices})}"
-
-
-def _is_contiguous(body: Any, place: int) -> bool:
-    """Along that dimension."""
-    from torch._inductor.virtualized import V
-
-    variables = list(body.var_ranges)
-    return all(index.free_symbols <= set(variables) and not index.has(FloorDiv, ModularIndexing) and
-               all(stride in (0, 1) for stride in V.graph.sizevars.stride_vars(index, variables[place:][:1], variables))
-               for index in (*body.get_read_exprs(), *body.get_write_exprs()))
-
-
 def vectors_of(nodes: list[Any], joint: Joint) -> Vectors:
-    """Along which dimensions the loops that add up are vector code. On a CPU all that is merged into one kernel decides that."""
+    """In what vector code a CPU computes sums, and functions of which such code has other bits. All that is merged into one kernel
+    decides that. `nodes`: of a schedule."""
     from torch._inductor.codegen import cpp
 
     found: Vectors = {}
@@ -120,78 +85,129 @@ def vectors_of(nodes: list[Any], joint: Joint) -> Vectors:
         outer: Any = node
         for kernel in outer.get_outer_nodes() if isinstance(node, cpp.OuterLoopFusedSchedulerNode) else (node,):
             inside = list(_merged([kernel]))
-            sums = {_name_of(each.node, joint, _is_sum) for each in inside if each.is_reduction()} - {None}
-            if sums:
+            computed = {origin.name for each in inside for origin in each.node.origins if origin.name in joint.named}
+            if any(map(_has_other_bits, (joint.nodes[joint.named[name]] for name in computed))):
                 along = _vectorized(inside)
-                again = {origin.name for each in inside for origin in each.node.origins if origin.name in joint.named}
-                found.update(dict.fromkeys(sums, (along, frozenset(again))))  # type: ignore[arg-type]
+                for name, form in (each for loop in inside for each in _forms(loop, along, joint)):
+                    found.setdefault(name, {}).setdefault(form, set()).update(computed)
     return found
 
 
+def _has_other_bits(node: fx.Node) -> bool:
+    return _adds_up(node) or kind_of(node) is Kind.LOOP and name_of(node) not in _SAME
+
+
+def _forms(loop: Any, along: tuple[int, ...], joint: Joint) -> Iterator[tuple[str, str]]:
+    """The names of what one of a kernel's loops computes, with the form of the code. `along`: the dimensions of vectors, from the first."""
+    from torch._inductor.cpu_vec_isa import pick_vec_isa
+    from torch._inductor.virtualized import V
+
+    known = V.graph.sizevars.remove_precomputed_replacements
+    sizes = [known(sympy.sympify(size)) for part in loop.group[1] for size in part]
+    if name := _sum_of(loop, joint):
+        # The elements of a vector along other dimensions are sums of their own, and those at given places are added one by one.
+        first = len(loop.group[1][0]) if loop.is_reduction() else 0
+        added = [each - len(sizes) for each in along] if any(each >= first for each in along) else []
+        is_by_weights = loop.is_reduction() and loop.node.get_reduction_type().startswith("welford")
+        yield name, f"{added if loop.is_reduction() or added != [-1] else []}{' vectors' * (is_by_weights and bool(along))}"
+    elements = pick_vec_isa().nelements()
+    for origin in loop.node.origins:
+        node = joint.nodes[joint.named[origin.name]] if origin.name in joint.named else None
+        if node is None or _adds_up(node) or not _has_other_bits(node):
+            continue
+        if not along or max(along) >= len(sizes):
+            yield node.name, "scalar"
+        elif all(sizes[each] % elements == 0 for each in along) and math.prod(sizes) == node.meta["val"].numel():
+            yield node.name, ""
+        else:
+            yield node.name, f"{along} {sizes}"
+
+
 def _vectorized(inside: list[Any]) -> tuple[int, ...]:
-    """Dimensions of the loops of one kernel, counted from the last."""
+    """Along which dimensions of a kernel's loops."""
     from torch._inductor.codegen import cpp
     from torch._inductor.codegen.common import DataTypePropagation
 
-    sizes = {tuple(each._body.var_ranges.values()) for each in inside}
-    if len(sizes) == 1:
-        for place in range(-1, -1 - len(*sizes), -1):
-            if all(_is_contiguous(each._body, place) for each in inside):
-                return (place,)
-    if all(_is_contiguous(each._body, -1) for each in inside):
-        return (-1,)
     for each in inside:
         DataTypePropagation.propagate_scheduler_node(each)
     loops = [functools.partial(lambda node, *variables: node._body(*variables), each) for each in inside]
     _, along, *_ = cpp.TilingSelect().select_tiling(loops, [each.group[1] for each in inside])
     most = max(len(group) + len(added) for group, added in (each.group[1] for each in inside))
-    return tuple(each - most if each >= 0 else each for each in along)
+    return tuple(each % most for each in along) if most else ()
 
 
-def keep_vectors(joint: Joint, default: set[int]) -> bool:
-    """Where the newest plan adds up by other vector code than the compiler's own, what the default hands over of all that the kernel
-    computes again is kept. True where this call has changed that."""
-    before = len(joint.must_keep)
-    for name, (along, again) in joint.newest_vectors.items():
-        expected = joint.layouts.vectors.get(name, along) if joint.layouts else along
-        if along != expected:
-            made = {at for at in map(joint.named.__getitem__, again) if joint.in_forward[at]}
-            new = (made & default) - joint.must_keep
-            joint.must_keep |= new or _until(default, made, joint.users, joint.in_forward.__getitem__)
-    return len(joint.must_keep) > before
-
-
-def keep_functions(joint: Joint, default: set[int], of_forward: Callable[[Joint], Functions]) -> bool:
-    """Where the newest plan computes a function again in another kind of loop than the compiler's own plan, what the default hands over
-    of its results is kept. True where this call has changed that. `of_forward`: gives the functions of the default's forward,
-    which takes long."""
+def keep_vectors(joint: Joint, default: set[int], forward: Callable[[Joint], Vectors]) -> bool:
+    """Where the newest plan computes a sum or a function by other vector code than the compiler's own, what the default hands over is kept:
+    what is computed from a function that runs again, or all that the kernel computes again. Where that does not suffice, all loops
+    around are split as in the default. True where this call has changed that. `forward`: gives what is known of the default's forward, which
+    takes long."""
     if joint.layouts is None:
         return False
-    before = len(joint.must_keep)
-    others = _other_functions(joint, joint.layouts.functions)
-    if not joint.layouts.knows_forward and (others or joint.layouts.in_memory is not None):
-        functions = {name: forms | joint.layouts.functions.get(name, set()) for name, forms in of_forward(joint).items()}
-        joint.layouts = dataclasses.replace(joint.layouts, functions={**joint.layouts.functions, **functions}, knows_forward=True)
-        others = _other_functions(joint, joint.layouts.functions)
-    joint.must_keep |= _until(default, others, joint.users, joint.in_forward.__getitem__)
-    return len(joint.must_keep) > before
+    before = _state(joint)
+    kept = _computed_from_other_code(joint, joint.layouts, default)
+    if joint.layouts.vectors_of_forward is None and (kept or joint.layouts.in_memory is not None):
+        joint.layouts = dataclasses.replace(joint.layouts, vectors_of_forward=forward(joint))
+        kept = _computed_from_other_code(joint, joint.layouts, default)
+    joint.must_keep |= kept
+    if _state(joint) != before:
+        return True
+    others: set[int] = set()
+    for name, forms in joint.newest_vectors.items():
+        for form in forms.keys() - joint.layouts.vectors.get(name, forms.keys()):
+            others |= {joint.named[each] for each in forms[form]}
+    made = {each for each in others if joint.in_forward[each]}
+    for kept in (made & default, _until(default, made, joint.users, joint.in_forward.__getitem__)):
+        if not kept <= joint.must_keep:
+            joint.must_keep |= kept
+            return True
+    if others:
+        _split_as_default(joint, default, others)
+    return _state(joint) != before
 
 
-def _other_functions(joint: Joint, known: Functions) -> set[int]:
-    assert joint.layouts is not None
-    more = set() if joint.layouts.knows_forward else {""}
-    return {joint.named[name] for name, forms in joint.newest_functions.items() if joint.in_forward[joint.named[name]] and
-            not forms <= known.get(name, set()) | more}
+def _computed_from_other_code(joint: Joint, layouts: Layouts, default: set[int]) -> set[int]:
+    """What the default hands over, as far as forward computes it from functions that the newest plan runs again by other code."""
+    def runs_again(at: int) -> bool:
+        return joint.in_forward[at] and not joint.is_once(at)
+
+    stored = default | {joint.named[name] for name in layouts.in_memory or ()}
+    found: set[int] = set()
+    for name, forms in joint.newest_vectors.items():
+        at = joint.named[name]
+        if not joint.in_forward[at] or _adds_up(joint.nodes[at]):
+            continue
+        of_forward = {"": set()} if layouts.vectors_of_forward is None else layouts.vectors_of_forward.get(name, {})
+        for each in _until(stored, {at}, joint.users, runs_again):
+            merged = {form for form, computed in of_forward.items() if joint.nodes[each].name in computed}
+            if forms.keys() != (merged or of_forward.keys()):
+                found |= {each} if each in default else _until(default, {each}, joint.users, runs_again)
+    return found
+
+
+def _state(joint: Joint) -> tuple[int, ...]:
+    return len(joint.in_memory), len(joint.must_keep), len(joint.must_repeat)
+
+
+def _split_as_default(joint: Joint, default: set[int], begin: set[int]) -> None:
+    """What is computed by loops around these is handed over as in the default: first at least as much, then no more."""
+    around, unseen = set(begin), list(begin)
+    while unseen:
+        at = unseen.pop()
+        for each in {*joint.inputs[at], *joint.users[at]} - around:
+            around.add(each)
+            unseen += [each] * (joint.kinds[each] in _MERGED or _adds_up(joint.nodes[each]))
+    around = {each for each in around if joint.in_forward[each] and joint.is_operator(each)}
+    if around & default <= joint.must_keep:
+        joint.must_repeat |= {each for each in around - joint.must_keep if not joint.is_once(each)}
+        joint.backward_order = joint.order_of_backward()
+    joint.must_keep |= around & default
 
 
 def keep_operands(joint: Joint, default: set[int]) -> bool:
     """Where loops of the newest plan add up in another order than the compiler's own, these read the same from memory from now on,
     in the same layout. Where that does not suffice, what the default hands over is kept: what the loops are computed from, and what
     else is computed from what they read. True where this call has changed that."""
-    def state() -> tuple[int, ...]:
-        return len(joint.in_memory), len(joint.must_keep), len(joint.must_repeat)
-
-    before = state()
+    before = _state(joint)
     for name, expected in (joint.layouts.loops if joint.layouts else {}).items():
         found = joint.newest_loops.get(name, {})
         others = {joint.named[read] for read, order in found.items() if order != expected.get(read, order)}
@@ -205,7 +221,7 @@ def keep_operands(joint: Joint, default: set[int]) -> bool:
             joint.must_keep |= _until(default, made, joint.users, joint.in_forward.__getitem__)
         joint.in_memory |= others | missing
         joint.must_repeat |= not_kept
-    if state() == before:
+    if _state(joint) == before:
         return False
     joint.backward_order = joint.order_of_backward()
     return True
@@ -273,3 +289,7 @@ def _is_no_call(node: fx.Node) -> bool:
 def _is_sum(node: fx.Node) -> bool:
     return kind_of(node) is Kind.REDUCTION
 
+
+
+def _adds_up(node: fx.Node) -> bool:
+    return _is_sum(node) or is_scatter(node)

@@ -15,9 +15,9 @@ from ._costs import COSTS
 from ._joint import Joint, Measured, Others
 from ._kinds import OUTSIDE, module_of
 from ._layouts import compute_as_default
-from ._loops import keep_functions, keep_operands, keep_vectors
+from ._loops import keep_operands, keep_vectors
 from ._needs import Need
-from ._schedule import Halves, functions_of_forward
+from ._schedule import Halves, vectors_of_forward
 from ._sizes import Seen
 from ._step import Step
 
@@ -99,11 +99,13 @@ class GraphPlanner:
             return self._chosen(Cut(self.default_saved), self.default, 0, begin)
         previous: Cut | None = None
         error = 0  # of the planner's model, as the schedule showed it
-        for _ in range(_TRIES if len(self.step.operators) <= _MANY_OPERATORS else 2):
+        tries = _TRIES if len(self.step.operators) <= _MANY_OPERATORS else 2
+        while tries > 0:
             plan = self._plan(max(room - error, 0))
             if not plan.fits:
                 if error == 0:
                     error = self._error_at_least()
+                    tries -= 1
                     continue
                 break
             cut = self.step.cut_of(plan)
@@ -114,6 +116,7 @@ class GraphPlanner:
             if self._keeps_layouts():
                 error, previous = 0, None
                 continue
+            tries -= 1
             peak = halves.late_peak if halves.late_peak > room else halves.peak
             if _CLOSE * room <= peak <= room:
                 break
@@ -222,9 +225,8 @@ class GraphPlanner:
     def _keeps_layouts(self) -> bool:
         """Whether the schedule showed layouts that take too much, or another order of sums or form of loops, so that another plan is needed."""
         joint, default = self.joint, set(self.default_saved)
-        changes = (joint.keep_layouts(default), keep_operands(joint, default), keep_vectors(joint, default),
-                   keep_functions(joint, default, functions_of_forward))
-        if not any(changes):
+        # One after another: what the first changes may be all that the next would see.
+        if not (joint.keep_layouts(default) or keep_operands(joint, default) or keep_vectors(joint, default, vectors_of_forward)):
             return False
         self._forget_step()
         return True

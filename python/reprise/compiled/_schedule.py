@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
+from collections.abc import Callable
 from unittest.mock import patch
 
 import torch
@@ -11,8 +13,8 @@ from torch import fx
 
 from ._again import Cut, repeating
 from ._costs import COSTS, loops
-from ._inductor import Handing, schedule_of
-from ._joint import Functions, Joint, Layouts, Others
+from ._inductor import Handing, Schedule, schedule_of
+from ._joint import Joint, Layouts, Others, Vectors
 from ._kinds import Kind, is_size, kind_of
 from ._layouts import compute_as_default, reads_out_of_order, strides_of
 from ._sizes import bytes_of
@@ -52,21 +54,19 @@ class Halves:
         handing = Handing(handed, sizes, kept, frozenset({*freed, *copies}), joint.donated(saved), strides)
         backward_schedule = schedule_of(backward, joint, handing) if joint.fuses else None
         if backward_schedule:
-            joint.newest_loops, joint.newest_functions = backward_schedule.loops, backward_schedule.functions
-            joint.newest_vectors = backward_schedule.vectors
+            joint.newest_loops, joint.newest_vectors = backward_schedule.loops, backward_schedule.vectors
         self._in_backward = backward_schedule.peak if backward_schedule else _eager_peak(backward, handed, sizes, kept)
         self._forward = forward_schedule.peak if forward_schedule else _eager_peak(forward, {}, {}, set())
-        self._to_schedule: _Forward | None = None
+        self._to_schedule: Callable[[], Schedule | None] | None = None
         if joint.fuses and not forward_schedule:
             self._forward = min(self._forward, _eager_peak(forward, {}, {}, set(), merges=True))
-            self._to_schedule = _Forward(joint, cut, forward)
+            self._to_schedule = _schedule_of_forward(joint, cut, forward)
         if joint.layouts is None and backward_schedule:  # the first plan is the compiler's own
             strides = strides_of(joint, saved) | (forward_schedule.strides if forward_schedule else {})
             in_memory = forward_schedule.in_memory if forward_schedule else None
-            vectors = {name: along for name, (along, _) in backward_schedule.vectors.items()}
-            joint.layouts = Layouts(saved, strides, in_memory, backward_schedule.loops, backward_schedule.operands, vectors,
-                                    backward_schedule.functions)
-            joint.forward_of_default = self._to_schedule
+            vectors = {name: set(forms) for name, forms in backward_schedule.vectors.items()}
+            joint.layouts = Layouts(saved, strides, in_memory, backward_schedule.loops, backward_schedule.operands, vectors)
+            joint.forward_of_default = self._to_schedule or (lambda: forward_schedule)
 
     def hand_over(self, joint: Joint, cut: Cut) -> None:
         self._joint, self._cut, self._roots = joint, cut, {joint.roots[at] for at in cut.saved}
@@ -103,7 +103,7 @@ class Halves:
     def forward(self) -> int:
         """Its schedule is made where this counts, for it takes long. What is no more than other peaks need not be known better."""
         if self._to_schedule is not None and self._forward > max(self.between, self.backward):
-            schedule, self._to_schedule = schedule_of(self._to_schedule(), self._joint), None
+            schedule, self._to_schedule = self._to_schedule(), None
             self._forward = schedule.peak if schedule else self._forward
         return self._forward
 
@@ -141,26 +141,23 @@ class Halves:
         return max(self.late + self.others.late, self.backward)
 
 
-class _Forward:
-    """Gives the forward of a plan. Inductor changes what it lowers, so that a second call splits the graph again."""
-
-    def __init__(self, joint: Joint, cut: Cut, module: fx.GraphModule | None = None) -> None:
-        self._joint, self._cut, self._module = joint, cut, module
-
-    def __call__(self) -> fx.GraphModule:
-        module, self._module = self._module, None
-        return module or _split(self._joint, self._cut)[0]
-
-
-def functions_of_forward(joint: Joint) -> Functions:
+def vectors_of_forward(joint: Joint) -> Vectors:
     """Under the compiler's own plan."""
-    schedule = schedule_of(_forward_of_default(joint), joint)
-    return schedule.functions if schedule else {}
+    schedule = _forward_of_default(joint)
+    return schedule.vectors if schedule else {}
 
 
-def _forward_of_default(joint: Joint) -> fx.GraphModule:
-    assert joint.layouts is not None
-    return (joint.forward_of_default or _Forward(joint, Cut(joint.layouts.saved)))()
+def _forward_of_default(joint: Joint) -> Schedule | None:
+    if joint.forward_of_default is None:
+        assert joint.layouts is not None
+        joint.forward_of_default = _schedule_of_forward(joint, Cut(joint.layouts.saved))
+    schedule: Schedule | None = joint.forward_of_default()
+    return schedule
+
+
+def _schedule_of_forward(joint: Joint, cut: Cut, forward: fx.GraphModule | None = None) -> Callable[[], Schedule | None]:
+    """Made when it is first asked for. `forward`: of that plan, if it was split off before."""
+    return functools.cache(lambda: schedule_of(forward or _split(joint, cut)[0], joint))
 
 
 def _split(joint: Joint, cut: Cut) -> tuple[fx.GraphModule, fx.GraphModule]:
@@ -176,8 +173,8 @@ def _split(joint: Joint, cut: Cut) -> tuple[fx.GraphModule, fx.GraphModule]:
         forward = partitioners.raise_getitems(forward)
     if joint.layouts is not None and not cut.is_default(joint, joint.layouts.saved):
         if joint.layouts.in_memory is None and reads_out_of_order(forward, joint):
-            lowered = schedule_of(_forward_of_default(joint), joint, is_for_memory=True)
-            joint.layouts = dataclasses.replace(joint.layouts, in_memory=lowered.in_memory if lowered else {})
+            schedule = _forward_of_default(joint)
+            joint.layouts = dataclasses.replace(joint.layouts, in_memory=schedule.in_memory if schedule else {})
         compute_as_default(forward, backward, joint, cut.in_memory)
     return forward, backward
 

@@ -38,17 +38,17 @@ class Step:
                 operators.append((at, is_backward))
                 self.half += not is_backward
         self.operators = operators
+        self.reads: list[list[tuple[int, bool]]] = []  # by operator: what it reads from memory, and whether backward has made that
         beside = self._bytes_beside(operators)
         total = 0
         numbers: dict[tuple[int, bool], int] = {}
         for slot, (at, is_backward) in enumerate(operators):
             if slot == self.half:
                 self._begin_backward(beside[slot - 1] if slot else 0)
-            reads = []
-            for source in self._memory.sources[at]:
-                own = numbers.get((source, is_backward and joint.runs_in_backward(source)))
-                if own is not None:
-                    reads.append(own)
+            # What must run again may do so later than what is made from it, if that need not.
+            self.reads.append([(source, is_backward and joint.runs_in_backward(source) and (source, True) in numbers)
+                               for source in self._memory.sources[at]])
+            reads = [numbers[each] for each in self.reads[-1] if each in numbers]
             makes = []
             nanoseconds, workspace = self.cost(at)
             total += nanoseconds
@@ -132,10 +132,6 @@ class Step:
                     continue
                 last[at] = max(last[at], last[user])
         return last
-
-    def sources(self, at: int) -> tuple[int, ...]:
-        """What has memory and is read for it."""
-        return self._memory.sources[at]
 
     def cost(self, at: int) -> tuple[int, int]:
         """Nanoseconds, and bytes of a workspace."""

@@ -7,7 +7,6 @@ from typing import Any
 
 from .._reprise import StepTrace
 from ._joint import Joint
-from ._kinds import Kind
 from ._step import Step
 
 
@@ -19,7 +18,8 @@ def trace_of(step: Step) -> StepTrace:
     for at, node in enumerate(joint.nodes):
         if node.op in ("placeholder", "get_attr") and joint.roots[at] == at:
             lines += [{"INSTRUCTION": "CONSTANT", "NAME": node.name}, _memory(node.name, joint.bytes[at])]
-    calls = [(at, is_backward, _reads(step, at, is_backward), _makes(joint, at, is_backward)) for at, is_backward in step.operators]
+    calls = [(at, is_backward, _reads(joint, at, reads), _makes(joint, at, is_backward))
+             for (at, is_backward), reads in zip(step.operators, step.reads)]
     last = {name: slot for slot, (_, _, reads, makes) in enumerate(calls) for name in (*reads, *(each for each, _ in makes))}
     stays = {joint.nodes[joint.roots[at]].name for at in joint.backward_outputs} | {each["NAME"] for each in lines}
     ends: list[list[str]] = [[] for _ in calls]
@@ -40,10 +40,9 @@ def _memory(name: str, count: int) -> dict[str, Any]:
     return {"INSTRUCTION": "MEMORY", "NAME": name, "MEMORY": count}
 
 
-def _reads(step: Step, at: int, is_backward: bool) -> list[str]:
-    joint = step.joint
+def _reads(joint: Joint, at: int, reads: list[tuple[int, bool]]) -> list[str]:
     inputs = [joint.roots[each] for each in joint.inputs[at] if joint.nodes[joint.roots[each]].op in ("placeholder", "get_attr")]
-    return list(dict.fromkeys(_name(joint, each, is_backward) for each in (*inputs, *step.sources(at))))
+    return list(dict.fromkeys(_name(joint, *each) for each in (*((each, False) for each in inputs), *reads)))
 
 
 def _makes(joint: Joint, at: int, is_backward: bool) -> list[tuple[str, int]]:
@@ -52,6 +51,5 @@ def _makes(joint: Joint, at: int, is_backward: bool) -> list[tuple[str, int]]:
 
 def _name(joint: Joint, at: int, is_backward: bool) -> str:
     """Regions run their operators once more in backward."""
-    is_again = is_backward and joint.in_forward[at] and joint.kinds[at] is not Kind.INPUT and joint.runs_in_backward(at)
     name: str = joint.nodes[at].name
-    return name + "'" if is_again else name
+    return name + "'" if is_backward and joint.in_forward[at] else name
