@@ -49,7 +49,7 @@ class Schedule:
     strides: dict[str, tuple[int, ...]]  # of the results, by name
     in_memory: InMemory
     draws: list[str]  # the order of what may draw random numbers, by name
-    loops: Loops  # and the layouts of what these read
+    loops: Loops  # of backward, and the layouts of what these read
     operands: InMemory
     vectors: Vectors
 
@@ -88,8 +88,10 @@ def schedule_of(module: fx.GraphModule, joint: Joint, handing: Handing | None = 
         # Inductor does not know that these are freed, so that its order and its estimate are as if they stayed.
         with patch.object(memory, "is_nonfreeable_buffers", lambda read: read.name not in handing.freed and is_held(read)):
             peak = _peak_of_schedule(result, rest, workspaces, joint.sizes, _Reuse(estimate, while_run), handing)
-        results: Any = ({}, {}, {}, []) if is_backward else (*_results(module, joint, names), draws_in(result, joint.draws))
-        results += *loops_of(result, joint), vectors_of(result, joint)
+        results: Any = (*_results(module, joint, names), draws_in(result, joint.draws), {}, {})
+        if is_backward:
+            results = {}, {}, {}, [], *loops_of(result, joint)
+        results += vectors_of(result, joint),
         found.append(Schedule(peak, *results))
         raise _Scheduled
 

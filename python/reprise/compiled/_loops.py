@@ -105,11 +105,14 @@ def _forms(loop: Any, along: tuple[int, ...], joint: Joint) -> Iterator[tuple[st
     known = V.graph.sizevars.remove_precomputed_replacements
     sizes = [known(sympy.sympify(size)) for part in loop.group[1] for size in part]
     if name := _sum_of(loop, joint):
-        # The elements of a vector along other dimensions are sums of their own, and those at given places are added one by one.
-        first = len(loop.group[1][0]) if loop.is_reduction() else 0
-        added = [each - len(sizes) for each in along] if any(each >= first for each in along) else []
-        is_by_weights = loop.is_reduction() and loop.node.get_reduction_type().startswith("welford")
-        yield name, f"{added if loop.is_reduction() or added != [-1] else []}{' vectors' * (is_by_weights and bool(along))}"
+        places = [each - len(sizes) for each in along]
+        if not loop.is_reduction():
+            yield name, str(places if places != [-1] else [])  # along the last dimension as without vectors: one after another
+        else:
+            # A vector along a dimension that stays has elements of several sums.
+            adds_up = any(each >= -len(loop.group[1][1]) for each in places)
+            by_weights = " vectors" * (loop.node.get_reduction_type().startswith("welford") and bool(along))
+            yield name, f"{places if adds_up else []}{by_weights}"
     elements = pick_vec_isa().nelements()
     for origin in loop.node.origins:
         node = joint.nodes[joint.named[origin.name]] if origin.name in joint.named else None
