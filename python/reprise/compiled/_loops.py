@@ -77,8 +77,11 @@ def vectors_of(nodes: list[Any], joint: Joint) -> Vectors:
     """In what vector code a CPU computes sums, and functions of which such code has other bits. All that is merged into one kernel
     decides that. `nodes`: of a schedule."""
     from torch._inductor.codegen import cpp
+    from torch._inductor.cpu_vec_isa import pick_vec_isa
 
     found: Vectors = {}
+    if not pick_vec_isa():  # none was found, or the user's options allow none
+        return found
     for node in nodes:
         if node.is_extern() or node.get_device() is None or node.get_device().type != "cpu":
             continue
@@ -291,7 +294,6 @@ def _is_no_call(node: fx.Node) -> bool:
 
 def _is_sum(node: fx.Node) -> bool:
     return kind_of(node) is Kind.REDUCTION
-
 
 
 def _adds_up(node: fx.Node) -> bool:
