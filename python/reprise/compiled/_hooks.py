@@ -23,6 +23,7 @@ from ._draws import drawn_in_order
 from ._joint import Joint
 from ._sizes import Binding
 from ._torch import common, partitioners, written_before_read
+from ._vectors import added_up
 
 
 CUDA_GRAPHS = "reprise.compile: CUDA graphs keep the memory of a step, so that there is nothing to plan; take another mode than " \
@@ -116,13 +117,14 @@ def _compile(original: Callable[..., Any], begin_graph: Callable[[str | UsageErr
         with _choosing(graph, is_planned):
             halves = partition(joint, inputs, **known)
         keep_order(graph.finish(*halves))
+        until_compiled.enter_context(added_up(halves[0]))
         return halves
 
     backward = options["bw_compiler"] or options["fw_compiler"]
 
     def compile_backward(half: Any, inputs: Any) -> Any:
         WatchedCall.compilations += 1
-        with repeated_in_time(half), written_before_read():
+        with repeated_in_time(half), written_before_read(), added_up(half):
             compiled = backward(half, inputs)
         WatchedCall.compilations += 1
         if not getattr(compiled, "_boxed_call", False):
@@ -149,7 +151,7 @@ def _compile(original: Callable[..., Any], begin_graph: Callable[[str | UsageErr
         return run
 
     options["partition_fn"], options["bw_compiler"] = split, compile_backward
-    with drawn_in_order() as keep_order, written_before_read():
+    with drawn_in_order() as keep_order, written_before_read(), contextlib.ExitStack() as until_compiled:
         compiled = original(*given.args, **given.kwargs)
     WatchedCall.compilations += 1
     if not is_planned:

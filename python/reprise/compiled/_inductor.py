@@ -24,6 +24,7 @@ from ._layouts import laid_out
 from ._loops import loops_of, vectors_of
 from ._sizes import Sizes, bytes_of, numbers, rounded
 from ._torch import comparing_numbers, without_warnings_of_nodes, written_before_read
+from ._vectors import added_up
 
 
 class _Scheduled(BaseException):
@@ -52,6 +53,7 @@ class Schedule:
     loops: Loops  # of backward, and the layouts of what these read
     operands: InMemory
     vectors: Vectors
+    elements: dict[str, int]  # of the vectors that are added up, by the name of the sum
 
 
 def schedule_of(module: fx.GraphModule, joint: Joint, handing: Handing | None = None) -> Schedule | None:
@@ -91,7 +93,7 @@ def schedule_of(module: fx.GraphModule, joint: Joint, handing: Handing | None = 
         results: Any = (*_results(module, joint, names), draws_in(result, joint.draws), {}, {})
         if is_backward:
             results = {}, {}, {}, [], *loops_of(result, joint)
-        results += vectors_of(result, joint),
+        results += vectors_of(result, joint)
         found.append(Schedule(peak, *results))
         raise _Scheduled
 
@@ -108,6 +110,7 @@ def schedule_of(module: fx.GraphModule, joint: Joint, handing: Handing | None = 
           patch.object(after_aot, "save_graph_repro", lambda *args, **options: None),
           patch.object(compiler, "wrap_compiler_debug", lambda inner, compiler_name: inner, create=True),
           drawn_in_order() as keep_order, repeated_in_time(module), without_warnings_of_nodes(), comparing_numbers(), written_before_read(),
+          added_up(module),
           config.patch(fx_graph_cache=False, fx_graph_remote_cache=False), joint.sizes.without_guards(), suppress(_Scheduled)):
         keep_order(joint.draw_order or ())
         compiler.compile_fx_inner(module, inputs, static_input_idxs=(), is_backward=is_backward)

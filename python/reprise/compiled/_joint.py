@@ -20,6 +20,7 @@ from ._torch import InputMutationAOTOutput, partitioners
 
 # Of the bytes of all results of forward.
 _SMALL = 0.001
+_16_BITS = (torch.bfloat16, torch.float16)
 # Operators that write to arguments, in the form of functions that return what has been written.
 _FUNCTIONALIZED = frozenset(("auto_functionalized", "auto_functionalized_v2", "triton_kernel_wrapper_functional"))
 
@@ -87,6 +88,8 @@ class Layouts:
     operands: InMemory  # of these loops
     vectors: dict[str, set[str]]  # the forms in backward
     vectors_of_forward: Vectors | None = None  # as soon as a plan needs them
+    elements: dict[str, int] = dataclasses.field(default_factory=dict)  # of the vectors that backward adds up, by the name of the sum
+    elements_of_forward: dict[str, int] | None = None  # as soon as a plan needs them
 
 
 class Joint:
@@ -137,6 +140,8 @@ class Joint:
         self.layouts: Layouts | None = None
         self.newest_loops: Loops = {}  # of the newest plan
         self.newest_vectors: Vectors = {}
+        self.newest_vectors_of_forward: Vectors = {}
+        self.has_16_bits = any(getattr(node.meta.get("val"), "dtype", None) in _16_BITS for node in self.nodes)
         self.in_memory: set[int] = set()  # of every later plan, what gets memory in backward if it is computed there
         self.forward_of_default: Callable[[], Any] | None = None  # gives its schedule, if it is known how
 

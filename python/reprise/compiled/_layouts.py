@@ -14,6 +14,7 @@ from torch import fx
 from ._again import original_name
 from ._joint import InMemory, Joint
 from ._kinds import Kind, is_scatter, kind_of, name_of
+from ._vectors import add_up_by
 
 # Their loops go through memory in parts, or their layout is not the graph's.
 _OTHERWISE = frozenset("cat slice select slice_scatter select_scatter convolution".split())
@@ -29,6 +30,8 @@ def compute_as_default(forward: fx.GraphModule, backward: fx.GraphModule, joint:
     gets memory in backward besides."""
     if joint.layouts is None:
         return
+    add_up_by(forward, joint.layouts.elements_of_forward or {})
+    add_up_by(backward, joint.layouts.elements)
     _keep_loops(forward, joint)
     strides, plain = joint.layouts.strides, _plain_loops(backward, {})
     operands = {name: joint.layouts.operands.get(name) for name in (joint.nodes[at].name for at in in_memory)}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import sympy  # type: ignore[import-untyped]
@@ -21,6 +21,7 @@ from ._joint import InMemory, Joint, Layouts, Loops, Order, Vectors
 from ._kinds import Kind, is_scatter, kind_of, name_of
 from ._layouts import EXACT
 from ._sizes import numbers
+from ._vectors import Code, code_of
 
 # Places at which orders are compared.
 _PARTS = 17
@@ -73,15 +74,16 @@ def _merged(nodes: list[Any]) -> Iterator[Any]:
     return (each for node in nodes if not node.is_extern() for each in node.get_nodes() if isinstance(each, SchedulerNode))
 
 
-def vectors_of(nodes: list[Any], joint: Joint) -> Vectors:
+def vectors_of(nodes: list[Any], joint: Joint) -> tuple[Vectors, dict[str, int]]:
     """In what vector code a CPU computes sums, and functions of which such code has other bits. All that is merged into one kernel
-    decides that. `nodes`: of a schedule."""
+    decides that. And how many elements the vectors have that are added to a sum, by its name. `nodes`: of a schedule."""
     from torch._inductor.codegen import cpp
     from torch._inductor.cpu_vec_isa import pick_vec_isa
 
     found: Vectors = {}
+    elements: dict[str, set[int]] = {}
     if not pick_vec_isa():  # none was found, or the user's options allow none
-        return found
+        return found, {}
     for node in nodes:
         if node.is_extern() or node.get_device() is None or node.get_device().type != "cpu":
             continue
@@ -90,56 +92,54 @@ def vectors_of(nodes: list[Any], joint: Joint) -> Vectors:
             inside = list(_merged([kernel]))
             computed = {origin.name for each in inside for origin in each.node.origins if origin.name in joint.named}
             if any(map(_has_other_bits, (joint.nodes[joint.named[name]] for name in computed))):
-                along = _vectorized(inside)
-                for name, form in (each for loop in inside for each in _forms(loop, along, joint)):
+                code = code_of(inside)
+                for name, form in (each for loop in inside for each in _forms(loop, code, joint)):
                     found.setdefault(name, {}).setdefault(form, set()).update(computed)
-    return found
+                for loop in inside:
+                    of = _sum_of(loop, joint)
+                    if of is not None and loop.is_reduction() and any(_added(loop, code)):
+                        elements.setdefault(of, set()).add(code.elements)
+    return found, {name: min(each) for name, each in elements.items() if len(each) == 1}
 
 
 def _has_other_bits(node: fx.Node) -> bool:
     return _adds_up(node) or kind_of(node) is Kind.LOOP and name_of(node) not in _SAME
 
 
-def _forms(loop: Any, along: tuple[int, ...], joint: Joint) -> Iterator[tuple[str, str]]:
-    """The names of what one of a kernel's loops computes, with the form of the code. `along`: the dimensions of vectors, from the first."""
-    from torch._inductor.cpu_vec_isa import pick_vec_isa
+def _added(loop: Any, code: Code) -> list[bool]:
+    """Of each dimension of vectors, whether a sum goes along it."""
+    group, added = loop.group[1]
+    return [each >= len(group) and len(added) > 0 for each in code.along]
+
+
+def _forms(loop: Any, code: Code, joint: Joint) -> Iterator[tuple[str, str]]:
+    """The names of what one of a kernel's loops computes, with the form of the code."""
     from torch._inductor.virtualized import V
 
     known = V.graph.sizevars.remove_precomputed_replacements
     sizes = [known(sympy.sympify(size)) for part in loop.group[1] for size in part]
+    along = [each for each in code.along if each < len(sizes)]
+    is_whole = not code.has_scalar_rest or all(sizes[each] % code.elements == 0 for each in along)
     if name := _sum_of(loop, joint):
-        places = [each - len(sizes) for each in along]
+        places = [each - len(sizes) for each in code.along]
         if not loop.is_reduction():
             yield name, str(places if places != [-1] else [])  # along the last dimension as without vectors: one after another
         else:
             # A vector along a dimension that stays has elements of several sums.
-            adds_up = any(each >= -len(loop.group[1][1]) for each in places)
-            by_weights = " vectors" * (loop.node.get_reduction_type().startswith("welford") and bool(along))
-            yield name, f"{places if adds_up else []}{by_weights}"
-    elements = pick_vec_isa().nelements()
+            adds_up = any(_added(loop, code))
+            by_weights = " vectors" * (loop.node.get_reduction_type().startswith("welford") and bool(places))
+            rest = " and others" * (not is_whole and bool(adds_up or by_weights))
+            yield name, f"{places if adds_up else []}{f' of {code.elements}' * adds_up}{by_weights}{rest}"
     for origin in loop.node.origins:
         node = joint.nodes[joint.named[origin.name]] if origin.name in joint.named else None
         if node is None or _adds_up(node) or not _has_other_bits(node):
             continue
-        if not along or max(along) >= len(sizes):
+        if not along or len(along) < len(code.along):
             yield node.name, "scalar"
-        elif all(sizes[each] % elements == 0 for each in along) and math.prod(sizes) == node.meta["val"].numel():
+        elif is_whole and math.prod(sizes) == node.meta["val"].numel():
             yield node.name, ""
         else:
-            yield node.name, f"{along} {sizes}"
-
-
-def _vectorized(inside: list[Any]) -> tuple[int, ...]:
-    """Along which dimensions of a kernel's loops."""
-    from torch._inductor.codegen import cpp
-    from torch._inductor.codegen.common import DataTypePropagation
-
-    for each in inside:
-        DataTypePropagation.propagate_scheduler_node(each)
-    loops = [functools.partial(lambda node, *variables: node._body(*variables), each) for each in inside]
-    _, along, *_ = cpp.TilingSelect().select_tiling(loops, [each.group[1] for each in inside])
-    most = max(len(group) + len(added) for group, added in (each.group[1] for each in inside))
-    return tuple(each % most for each in along) if most else ()
+            yield node.name, f"{along}{'' if is_whole else f' of {code.elements}'} {sizes}"
 
 
 def keep_vectors(joint: Joint, default: set[int], forward: Callable[[Joint], Vectors]) -> bool:
@@ -151,24 +151,31 @@ def keep_vectors(joint: Joint, default: set[int], forward: Callable[[Joint], Vec
         return False
     before = _state(joint)
     kept = _computed_from_other_code(joint, joint.layouts, default)
-    if joint.layouts.vectors_of_forward is None and (kept or joint.layouts.in_memory is not None):
+    if joint.layouts.vectors_of_forward is None and (kept or joint.newest_vectors_of_forward):
         joint.layouts = dataclasses.replace(joint.layouts, vectors_of_forward=forward(joint))
         kept = _computed_from_other_code(joint, joint.layouts, default)
     joint.must_keep |= kept
     if _state(joint) != before:
         return True
-    others: set[int] = set()
-    for name, forms in joint.newest_vectors.items():
-        for form in forms.keys() - joint.layouts.vectors.get(name, forms.keys()):
-            others |= {joint.named[each] for each in forms[form]}
+    of_default = {name: forms.keys() for name, forms in (joint.layouts.vectors_of_forward or {}).items()}
+    others = _computed_beside(joint, joint.newest_vectors_of_forward, of_default) | _computed_beside(
+        joint, joint.newest_vectors, joint.layouts.vectors)
     made = {each for each in others if joint.in_forward[each]}
-    for kept in (made & default, _until(default, made, joint.users, joint.in_forward.__getitem__)):
+    sizes = sorted({joint.bytes[each] for each in made & default - joint.must_keep})
+    smallest = {each for each in made & default if joint.bytes[each] in sizes[:1]}
+    for kept in (smallest, _until(default, made, joint.users, joint.in_forward.__getitem__)):
         if not kept <= joint.must_keep:
             joint.must_keep |= kept
             return True
     if others:
         _split_as_default(joint, default, others)
     return _state(joint) != before
+
+
+def _computed_beside(joint: Joint, found: Vectors, expected: Mapping[str, Collection[str]]) -> set[int]:
+    """What kernels compute that compute something by other vector code than expected."""
+    return {joint.named[each] for name, forms in found.items()
+            for form in forms.keys() - set(expected.get(name, forms.keys())) for each in forms[form]}
 
 
 def _computed_from_other_code(joint: Joint, layouts: Layouts, default: set[int]) -> set[int]:

@@ -39,7 +39,9 @@ class Halves:
         self.gradients = sum(joint.bytes[at] for at in {joint.roots[at] for at in joint.backward_outputs})
         # The layouts of convolutions are not those of the graph, here and in backward.
         has_layouts = joint.fuses and any(node.target is torch.ops.aten.convolution.default for node in forward.graph.nodes)
-        forward_schedule = schedule_of(forward, joint) if has_layouts or joint.draw_order is None else None
+        is_compared = _may_compute_otherwise(joint, cut)
+        forward_schedule = schedule_of(forward, joint) if has_layouts or joint.draw_order is None or is_compared else None
+        joint.newest_vectors_of_forward = forward_schedule.vectors if forward_schedule and is_compared else {}
         if joint.draw_order is None:
             joint.draw_order = forward_schedule.draws if forward_schedule else []
         layouts = forward_schedule if has_layouts else None
@@ -65,7 +67,8 @@ class Halves:
             strides = strides_of(joint, saved) | (forward_schedule.strides if forward_schedule else {})
             in_memory = forward_schedule.in_memory if forward_schedule else None
             vectors = {name: set(forms) for name, forms in backward_schedule.vectors.items()}
-            joint.layouts = Layouts(saved, strides, in_memory, backward_schedule.loops, backward_schedule.operands, vectors)
+            joint.layouts = Layouts(saved, strides, in_memory, backward_schedule.loops, backward_schedule.operands, vectors,
+                                    elements=backward_schedule.elements if joint.has_16_bits else {})
             joint.forward_of_default = self._to_schedule or (lambda: forward_schedule)
 
     def hand_over(self, joint: Joint, cut: Cut) -> None:
@@ -141,6 +144,12 @@ class Halves:
         return max(self.late + self.others.late, self.backward)
 
 
+def _may_compute_otherwise(joint: Joint, cut: Cut) -> bool:
+    """Whether forward may compute by other vector code than the compiler's own."""
+    layouts = joint.layouts
+    return bool(joint.fuses and layouts and (layouts.in_memory is not None or joint.has_16_bits) and not cut.is_default(joint, layouts.saved))
+
+
 def vectors_of_forward(joint: Joint) -> Vectors:
     """Under the compiler's own plan."""
     schedule = _forward_of_default(joint)
@@ -175,6 +184,9 @@ def _split(joint: Joint, cut: Cut) -> tuple[fx.GraphModule, fx.GraphModule]:
         if joint.layouts.in_memory is None and reads_out_of_order(forward, joint):
             schedule = _forward_of_default(joint)
             joint.layouts = dataclasses.replace(joint.layouts, in_memory=schedule.in_memory if schedule else {})
+        if joint.has_16_bits and joint.layouts.elements_of_forward is None:
+            schedule = _forward_of_default(joint)
+            joint.layouts = dataclasses.replace(joint.layouts, elements_of_forward=schedule.elements if schedule else {})
         compute_as_default(forward, backward, joint, cut.in_memory)
     return forward, backward
 

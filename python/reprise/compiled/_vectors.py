@@ -1,0 +1,85 @@
+"""By what vector code inductor computes the loops of a kernel on a CPU.
+
+A vector has as many elements as a register has of 16 bits where all loops of a kernel read or write such, and else as many as it has of 32
+bits. A sum along vectors is added up in another order with more elements. What a kernel merges depends on the plan, so that a plan's sums
+get the elements that they have under the compiler's own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Iterator, Mapping
+from typing import Any
+from unittest.mock import patch
+
+from torch import fx
+
+# In the `meta` of a half's node: how many elements a vector has that is added to its sum.
+_ELEMENTS = "reprise_elements"
+
+
+@dataclasses.dataclass(frozen=True)
+class Code:
+    """Of a kernel's loops."""
+
+    along: tuple[int, ...] = ()  # the dimensions that vectors go along, from the first
+    elements: int = 1  # of a vector
+    has_scalar_rest: bool = False  # what is left over in a dimension where these do not fit is no vector code
+
+
+def code_of(inside: list[Any]) -> Code:
+    """As inductor's CppKernelProxy.codegen_functions() chooses it for a kernel of these loops, which are changed as there."""
+    from torch._inductor import config
+    from torch._inductor.codegen import cpp
+    from torch._inductor.virtualized import V
+
+    proxy: Any = object.__new__(cpp.CppKernelProxy)
+    proxy.legalize_lowp_fp_dtype(inside)
+    proxy.data_type_propagation(inside)
+    loops = [functools.partial(lambda node, *variables: node._body(*variables), each) for each in inside]
+    elements, along, *counted = cpp.TilingSelect().select_tiling(loops, [each.group[1] for each in inside])
+    dimensions = max(([*group, *added] for group, added in (each.group[1] for each in inside)), key=len)
+    if not dimensions or not along:
+        return Code()
+    has_scalar_rest = not config.cpp.enable_loop_tail_vec
+    if counted:  # torch 2.13 has vectors for a small rest only if few of the operators need a mask
+        (stats,) = counted
+        unfit = stats.mask_op_count + sum(stats.non_contig_indexing_op_counter.values())
+        is_unfit = unfit > stats.OVERHEAD_RATIO_THRESHOLD * sum(stats.op_counter.values())
+        rest = V.graph.sizevars.optimization_hint(dimensions[along[-1]] % elements[0]) if is_unfit else 0
+        has_scalar_rest |= is_unfit and 2 * rest <= elements[0]
+    return Code(tuple(each % len(dimensions) for each in along), elements[0], has_scalar_rest)
+
+
+def add_up_by(half: fx.GraphModule, elements: Mapping[str, int]) -> None:
+    """`elements`: of the vectors of sums, by name."""
+    for node in half.graph.nodes:
+        if node.name in elements:
+            node.meta[_ELEMENTS] = elements[node.name]
+
+
+@contextlib.contextmanager
+def added_up(half: fx.GraphModule) -> Iterator[None]:
+    """Inductor, which compiles that half inside, does as `add_up_by` has said, but for kernels whose sums would need several."""
+    from torch._inductor import config
+    from torch._inductor.codegen import cpp
+
+    elements = {node.name: node.meta[_ELEMENTS] for node in half.graph.nodes if _ELEMENTS in node.meta}
+    if not elements:
+        yield
+        return
+    select = cpp.TilingSelect.select_tiling
+
+    def select_as_default(self: Any, loops: list[Any], sizes: Any) -> Any:
+        chosen, *rest = select(self, loops, sizes)
+        functions = (getattr(each, "original_fn", each) for each in loops)
+        found = (getattr(each.args[0], "node", None) for each in functions if isinstance(each, functools.partial))
+        expected = {elements[origin.name] for each in found for origin in getattr(each, "origins", ()) if origin.name in elements}
+        return (list(expected) * len(chosen) if len(expected) == 1 else chosen, *rest)
+
+    # No function has that name: the entry only changes the key of stored code.
+    marked = {**config.unsafe_marked_cacheable_functions, "added up, by reprise": repr(elements)}
+    with patch.object(cpp.TilingSelect, "select_tiling", select_as_default), config.patch(unsafe_marked_cacheable_functions=marked):
+        yield
