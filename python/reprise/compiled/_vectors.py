@@ -39,7 +39,8 @@ def code_of(inside: list[Any]) -> Code:
     proxy.legalize_lowp_fp_dtype(inside)
     proxy.data_type_propagation(inside)
     loops = [functools.partial(lambda node, *variables: node._body(*variables), each) for each in inside]
-    elements, along, *counted = cpp.TilingSelect().select_tiling(loops, [each.group[1] for each in inside])
+    chosen: Any = cpp.TilingSelect().select_tiling(loops, [each.group[1] for each in inside])
+    elements, along, *counted = chosen
     dimensions = max(([*group, *added] for group, added in (each.group[1] for each in inside)), key=len)
     if not dimensions or not along:
         return Code()
