@@ -19,6 +19,7 @@ from torch import fx
 
 from ._held import Held
 from ._joint import Joint
+from ._torch import stored_apart
 
 # In the `meta` of a further run: the name of the node that it repeats.
 _ORIGINAL = "reprise_original"
@@ -80,7 +81,7 @@ def repeating(joint: Joint, cut: Cut) -> Iterator[None]:
 @contextlib.contextmanager
 def repeated_in_time(backward: fx.GraphModule) -> Iterator[None]:
     """Inductor, which compiles that backward inside, runs operators again no sooner than planned."""
-    from torch._inductor import config, scheduler
+    from torch._inductor import scheduler
     from torch._inductor.virtualized import V
 
     after = {node.name: node.meta[_AFTER] for node in backward.graph.nodes if _AFTER in node.meta}
@@ -99,11 +100,9 @@ def repeated_in_time(backward: fx.GraphModule) -> Iterator[None]:
                 made.setdefault(name, buffer.get_name())
         return depend(self)
 
-    # Nodes that inductor's own passes replace have other names, and do not wait. The entry changes the key of stored code, which
-    # does not contain `after`.
-    marked = {**config.unsafe_marked_cacheable_functions, "run again in time, by reprise": repr(after)}
+    # Nodes that inductor's own passes replace have other names, and do not wait.
     with (patch.object(scheduler.Scheduler, "compute_dependencies", depend_in_time),
-          config.patch(unsafe_marked_cacheable_functions=marked)):
+          stored_apart("run again in time, by reprise", repr(after))):
         yield
 
 

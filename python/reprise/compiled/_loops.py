@@ -97,7 +97,7 @@ def vectors_of(nodes: list[Any], joint: Joint) -> tuple[Vectors, dict[str, int]]
                     found.setdefault(name, {}).setdefault(form, set()).update(computed)
                 for loop in inside:
                     of = _sum_of(loop, joint)
-                    if of is not None and loop.is_reduction() and any(_added(loop, code)):
+                    if of is not None and _adds_vectors(loop, code):
                         elements.setdefault(of, set()).add(code.elements)
     return found, {name: min(each) for name, each in elements.items() if len(each) == 1}
 
@@ -106,10 +106,10 @@ def _has_other_bits(node: fx.Node) -> bool:
     return _adds_up(node) or kind_of(node) is Kind.LOOP and name_of(node) not in _SAME
 
 
-def _added(loop: Any, code: Code) -> list[bool]:
-    """Of each dimension of vectors, whether a sum goes along it."""
+def _adds_vectors(loop: Any, code: Code) -> bool:
+    """Whether it adds up along the vectors. One along a dimension that stays has elements of several sums."""
     group, added = loop.group[1]
-    return [each >= len(group) and len(added) > 0 for each in code.along]
+    return loop.is_reduction() and bool(added) and any(each >= len(group) for each in code.along)
 
 
 def _forms(loop: Any, code: Code, joint: Joint) -> Iterator[tuple[str, str]]:
@@ -125,8 +125,7 @@ def _forms(loop: Any, code: Code, joint: Joint) -> Iterator[tuple[str, str]]:
         if not loop.is_reduction():
             yield name, str(places if places != [-1] else [])  # along the last dimension as without vectors: one after another
         else:
-            # A vector along a dimension that stays has elements of several sums.
-            adds_up = any(_added(loop, code))
+            adds_up = _adds_vectors(loop, code)
             by_weights = " vectors" * (loop.node.get_reduction_type().startswith("welford") and bool(places))
             rest = " and others" * (not is_whole and bool(adds_up or by_weights))
             yield name, f"{places if adds_up else []}{f' of {code.elements}' * adds_up}{by_weights}{rest}"

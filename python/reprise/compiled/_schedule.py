@@ -147,7 +147,8 @@ class Halves:
 def _may_compute_otherwise(joint: Joint, cut: Cut) -> bool:
     """Whether forward may compute by other vector code than the compiler's own."""
     layouts = joint.layouts
-    return bool(joint.fuses and layouts and (layouts.in_memory is not None or joint.has_16_bits) and not cut.is_default(joint, layouts.saved))
+    return bool(layouts and layouts.vectors and (layouts.in_memory is not None or joint.has_16_bits)
+                and not cut.is_default(joint, layouts.saved))
 
 
 def vectors_of_forward(joint: Joint) -> Vectors:
@@ -184,7 +185,7 @@ def _split(joint: Joint, cut: Cut) -> tuple[fx.GraphModule, fx.GraphModule]:
         if joint.layouts.in_memory is None and reads_out_of_order(forward, joint):
             schedule = _forward_of_default(joint)
             joint.layouts = dataclasses.replace(joint.layouts, in_memory=schedule.in_memory if schedule else {})
-        if joint.has_16_bits and joint.layouts.elements_of_forward is None:
+        if joint.has_16_bits and joint.layouts.vectors and joint.layouts.elements_of_forward is None:
             schedule = _forward_of_default(joint)
             joint.layouts = dataclasses.replace(joint.layouts, elements_of_forward=schedule.elements if schedule else {})
         compute_as_default(forward, backward, joint, cut.in_memory)

@@ -85,6 +85,13 @@ def comparing_numbers() -> Iterator[None]:
         yield
 
 
+def stored_apart(name: str, text: str) -> Any:
+    """A context: inductor stores the code that it makes inside under another key. No function has that name: the entry only changes the key."""
+    from torch._inductor import config
+
+    return config.patch(unsafe_marked_cacheable_functions={**config.unsafe_marked_cacheable_functions, name: text})
+
+
 @contextmanager
 def written_before_read() -> Iterator[None]:
     """Where inductor gives a loop other sizes, torch 2.13 forgets which of its operands are written in place before

@@ -1,8 +1,8 @@
 """By what vector code inductor computes the loops of a kernel on a CPU.
 
-A vector has as many elements as a register has of 16 bits where all loops of a kernel read or write such, and else as many as it has of 32
-bits. A sum along vectors is added up in another order with more elements. What a kernel merges depends on the plan, so that a plan's sums
-get the elements that they have under the compiler's own.
+Where all loops of a kernel read or write values of 16 bits, its vectors have twice as many elements, and a sum along them is added up in
+another order. What is merged into a kernel depends on the plan. So the sums of a plan get vectors of as many elements as under the
+compiler's own.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from unittest.mock import patch
 
 from torch import fx
 
+from ._torch import stored_apart
+
 # In the `meta` of a half's node: how many elements a vector has that is added to its sum.
 _ELEMENTS = "reprise_elements"
 
@@ -26,7 +28,7 @@ class Code:
 
     along: tuple[int, ...] = ()  # the dimensions that vectors go along, from the first
     elements: int = 1  # of a vector
-    has_scalar_rest: bool = False  # what is left over in a dimension where these do not fit is no vector code
+    has_scalar_rest: bool = False  # what does not fill a vector is computed one by one
 
 
 def code_of(inside: list[Any]) -> Code:
@@ -55,16 +57,15 @@ def code_of(inside: list[Any]) -> Code:
 
 
 def add_up_by(half: fx.GraphModule, elements: Mapping[str, int]) -> None:
-    """`elements`: of the vectors of sums, by name."""
+    """Inductor is to add up by vectors of so many elements, by the name of the sum."""
     for node in half.graph.nodes:
-        if node.name in elements:
+        if node.op == "call_function" and node.name in elements:
             node.meta[_ELEMENTS] = elements[node.name]
 
 
 @contextlib.contextmanager
 def added_up(half: fx.GraphModule) -> Iterator[None]:
-    """Inductor, which compiles that half inside, does as `add_up_by` has said, but for kernels whose sums would need several."""
-    from torch._inductor import config
+    """Inductor, which compiles that half inside, does as `add_up_by` has said, unless the sums of one kernel ask for different numbers."""
     from torch._inductor.codegen import cpp
 
     elements = {node.name: node.meta[_ELEMENTS] for node in half.graph.nodes if _ELEMENTS in node.meta}
@@ -80,7 +81,5 @@ def added_up(half: fx.GraphModule) -> Iterator[None]:
         expected = {elements[origin.name] for each in found for origin in getattr(each, "origins", ()) if origin.name in elements}
         return (list(expected) * len(chosen) if len(expected) == 1 else chosen, *rest)
 
-    # No function has that name: the entry only changes the key of stored code.
-    marked = {**config.unsafe_marked_cacheable_functions, "added up, by reprise": repr(elements)}
-    with patch.object(cpp.TilingSelect, "select_tiling", select_as_default), config.patch(unsafe_marked_cacheable_functions=marked):
+    with patch.object(cpp.TilingSelect, "select_tiling", select_as_default), stored_apart("added up, by reprise", repr(elements)):
         yield
