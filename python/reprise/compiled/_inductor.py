@@ -7,6 +7,7 @@ buffer that lives within one merged loop gets no memory, and a loop that is the 
 from __future__ import annotations
 
 import dataclasses
+import math
 from contextlib import suppress
 from typing import Any
 from unittest.mock import patch
@@ -136,7 +137,7 @@ def _results(module: fx.GraphModule, joint: Joint, names: list[str]) -> tuple[di
 
 
 def _in_memory(lowered: Any, joint: Joint) -> InMemory:
-    """The loops whose results buffers hold, or views of these."""
+    """The loops whose results buffers hold, or whole views of these."""
     from torch._inductor import ir
 
     found: InMemory = {}
@@ -146,8 +147,11 @@ def _in_memory(lowered: Any, joint: Joint) -> InMemory:
             # The operator that asked for the buffer may be among them.
             last = max((at for at in origins if joint.kinds[at] is not Kind.CALL), default=None)
             if last is not None and joint.kinds[last] in (Kind.LOOP, Kind.VIEW):
-                node = joint.nodes[joint.roots[last]]
-                is_whole = not isinstance(buffer.layout, ir.NonOwningLayout) and numbers(buffer.get_size()) == tuple(node.meta["val"].shape)
+                node, size = joint.nodes[joint.roots[last]], numbers(buffer.get_size())
+                value = node.meta["val"]
+                if size is not None and math.prod(size) != value.numel():
+                    continue  # a part of it
+                is_whole = not isinstance(buffer.layout, ir.NonOwningLayout) and size == tuple(value.shape)
                 found[node.name] = numbers(buffer.get_stride()) if is_whole else None
     return found
 

@@ -141,12 +141,19 @@ def _kind_of(node: fx.Node) -> Kind:
 
 
 def _operands(half: fx.GraphModule) -> set[fx.Node]:
-    """What operators that run by themselves read, so that it is in memory under every plan."""
+    """What operators that run by themselves read, so that it is in memory under every plan. Of what they read a part of, that part may
+    be all that is in memory."""
     found: set[fx.Node] = set()
     for node in reversed(half.graph.nodes):
-        if node.op == "call_function" and (_kind_of(node) is Kind.CALL or kind_of(node) is Kind.VIEW and node in found):
+        if node.op == "call_function" and (_kind_of(node) is Kind.CALL or kind_of(node) is Kind.VIEW and node in found and _is_whole(node)):
             found.update(node.all_input_nodes)
     return found
+
+
+def _is_whole(view: fx.Node) -> bool:
+    """Whether it has as many elements as what it is a view of. True where sizes vary."""
+    counts = [each.meta["val"].numel() for each in (view, view.all_input_nodes[0]) if isinstance(each.meta.get("val"), torch.Tensor)]
+    return not all(isinstance(each, int) for each in counts) or len(set(counts)) == 1
 
 
 def _is_contiguous(value: Any, strides: tuple[int, ...] | None = None) -> bool:
