@@ -1,5 +1,5 @@
 """Budgets for compiled models in 16 bits. inductor computes in 32 bits and rounds where it stores. Under autocast the bits are those of
-the default; in a model of 16 bits what a plan stores changes them, as it does with torch's own budgets."""
+the default; in a model of 16 bits what a plan stores changes them, as it does with torch's own budgets, unless casts are kept."""
 
 import copy
 
@@ -59,6 +59,17 @@ def test_sums_of_vectors_have_the_bits_of_the_default():
     torch._dynamo.reset()
     found, within = steps(autocast(reprise.compile(model, memory_budget="80%")), model, 3, words)
     assert is_same(found[:len(expected)], expected) and within <= 0.8 * peak
+
+
+def test_models_of_16_bits_have_the_bits_of_the_default_where_casts_are_kept():
+    """Then what is merged is rounded as if it were stored."""
+    model, options = Residual().bfloat16(), {"emulate_precision_casts": True}
+    torch.manual_seed(0)
+    words = torch.randint(0, WORDS, (BATCH, LENGTH))
+    expected, peak = steps(torch.compile(model, options=options), model, words=words)
+    torch._dynamo.reset()
+    found, within = steps(reprise.compile(model, memory_budget="75%", options=options), model, 3, words)
+    assert is_same(found[:len(expected)], expected) and within <= 0.75 * peak
 
 
 @long

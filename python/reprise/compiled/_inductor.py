@@ -226,15 +226,19 @@ def _peak_of_schedule(nodes: list[Any], rest: tuple[Any, ...], workspaces: list[
         freed[ends[name]][name] = rounded(each.size_free, first.get_device())
         if each.size_alloc and each.size_alloc == each.size_free:
             forms[name] = each.buffer.node.get_device(), each.buffer.node.get_dtype(), each.size_alloc
+    # An input may lie at any address, and so may what is written in its place: neither is taken for a buffer that may not.
+    unaligned = set(V.graph.unaligned_buffers)
     for root in last_read.keys() - handing.kept:
         freed[last_read[root]][f"memory {root}"] = handing.sizes[root]
     memories = {name: f"memory {root}" for name, root in handing.memories.items()}
+    unaligned.update(memories[name] for name in memories.keys() & unaligned)
     during: list[int] = []
     waiting: list[tuple[str, int]] = []
     for at in range(count):
         in_place = {} if nodes[at].is_extern() else _in_place(nodes[at], made[at], freed[at], memories)
+        unaligned.update(name for name, place in in_place.items() if place in unaligned)
         for name in (each for each in made[at] if each in forms and each not in in_place):
-            reuse.take(forms[name], forms[name][2], at)
+            reuse.take((*forms[name], name in unaligned), forms[name][2], at)
         live += sum(size for name, size in made[at].items() if name not in in_place)
         during.append(live + workspaces[at])
         waiting += [(name, size) for name, size in freed[at].items() if name not in in_place.values()]
@@ -243,7 +247,7 @@ def _peak_of_schedule(nodes: list[Any], rest: tuple[Any, ...], workspaces: list[
         for name, size in waiting:
             live -= size
             if name in forms:
-                reuse.free(forms[name], at)
+                reuse.free((*forms[name], name in unaligned), at)
         waiting.clear()
     for first, end, size in reuse.held:
         for at in range(first, end):
