@@ -226,7 +226,7 @@ def _peak_of_schedule(nodes: list[Any], rest: tuple[Any, ...], workspaces: list[
         freed[ends[name]][name] = rounded(each.size_free, first.get_device())
         if each.size_alloc and each.size_alloc == each.size_free:
             forms[name] = each.buffer.node.get_device(), each.buffer.node.get_dtype(), each.size_alloc
-    # An input may lie at any address, and so may what is written in its place: neither is taken for a buffer that may not.
+    # An input of a CPU's graph may lie at any address, and so may what is written in its place. Such memory is not reused for others.
     unaligned = set(V.graph.unaligned_buffers)
     for root in last_read.keys() - handing.kept:
         freed[last_read[root]][f"memory {root}"] = handing.sizes[root]
