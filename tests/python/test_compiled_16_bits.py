@@ -3,7 +3,9 @@ the default; in a model of 16 bits what a plan stores changes them, as it does w
 
 import copy
 
+import pytest
 import torch
+import torch._inductor.config
 from torch import nn
 from torch.nn import functional as F
 
@@ -61,6 +63,8 @@ def test_sums_of_vectors_have_the_bits_of_the_default():
     assert is_same(found[:len(expected)], expected) and within <= 0.8 * peak
 
 
+@pytest.mark.skipif(not hasattr(torch._inductor.config, "emulate_precision_casts_on_saved_tensors"),
+                    reason="older inductors keep no casts in code for a CPU")
 def test_models_of_16_bits_have_the_bits_of_the_default_where_casts_are_kept():
     """Then what is merged is rounded as if it were stored."""
     model, options = Residual().bfloat16(), {"emulate_precision_casts": True}
