@@ -2,6 +2,7 @@
 the default; in a model of 16 bits what a plan stores changes them, as it does with torch's own budgets, unless casts are kept."""
 
 import copy
+import re
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from torch.nn import functional as F
 import reprise
 from conftest import long
 from test_compiled import BATCH, LENGTH, WORDS, Language, fresh, is_same, steps  # noqa: F401
+from test_compiled_layouts import Convolutions
 
 
 class Layer(nn.Module):
@@ -61,6 +63,30 @@ def test_sums_of_vectors_have_the_bits_of_the_default():
     torch._dynamo.reset()
     found, within = steps(autocast(reprise.compile(model, memory_budget="80%")), model, 3, words)
     assert is_same(found[:len(expected)], expected) and within <= 0.8 * peak
+
+
+def test_the_least_that_an_error_names_is_at_most_what_the_default_takes():
+    """Every plan that was found takes more here."""
+    model, images = Convolutions(), torch.randn(8, 3, 64, 64)
+
+    def step(call):
+        autocast(call)(images).backward()
+
+    def steps_of(call):
+        for _ in range(2):
+            model.zero_grad()
+            with reprise.PeakScope() as scope:
+                step(call)
+        return scope.peak_above_start
+
+    peak = steps_of(torch.compile(model))
+    torch._dynamo.reset()
+    model.zero_grad()
+    live = reprise.live_bytes()
+    with pytest.raises(reprise.BudgetError, match=r"At its smallest peak it holds \w+") as raised:
+        steps_of(reprise.compile(model, memory_budget="40%"))
+    least = int(re.search(r"at least .* \((\d+) bytes\)", str(raised.value))[1])
+    assert least - live <= 1.02 * peak
 
 
 @pytest.mark.skipif(not hasattr(torch._inductor.config, "emulate_precision_casts_on_saved_tensors"),

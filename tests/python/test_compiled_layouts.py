@@ -75,6 +75,19 @@ class Transformer(nn.Module):
         return self.model(pixel_values=images, labels=torch.zeros(len(images), dtype=torch.long)).loss
 
 
+class Convolutions(nn.Sequential):
+    """Small plans of it need more workspaces than larger ones. What a larger one shows must not stand in the way of a smaller one that
+    was found before."""
+
+    def __init__(self):
+        torch.manual_seed(3)
+        layers = (nn.Sequential(nn.Conv2d(16, 16, 3, padding=1), nn.BatchNorm2d(16), nn.SiLU(), nn.Dropout(0.1)) for _ in range(3))
+        super().__init__(*layers)
+
+    def forward(self, images):
+        return super().forward(images.view(-1, 16, 16, 16)).square().mean()
+
+
 def steps_of(call, model):
     torch.manual_seed(5)
     images = torch.randn(IMAGES)
@@ -98,7 +111,7 @@ def planned(make, share):
     return found, peak, call.memory_budget.report()[0]
 
 
-@pytest.mark.parametrize("make, share", [pytest.param(Channels, 94, marks=long), (Patches, 85), (Transformer, 70)])
+@pytest.mark.parametrize("make, share", [pytest.param(Channels, 94, marks=long), (Patches, 85), (Transformer, 70), (Convolutions, 70)])
 def test_peaks_are_predicted_in_the_layouts_of_the_compiler(make, share, tmp_path, monkeypatch):
     monkeypatch.setenv("REPRISE_PLAN_CACHE_DIR", str(tmp_path))
     model = make()
@@ -231,9 +244,26 @@ class BagsOfParts(Indexed):
         return F.embedding_bag(at, y[0, 0], mode="mean").view(4, 1, 1, 12) * y
 
 
+class Pooled(nn.Module):
+    """A residual network, whose last result is handed over and read by an operator that computes otherwise in another layout."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(3)
+        convolutions = (nn.Conv2d(8, 8, 3, padding=1, bias=False) for _ in range(6))
+        self.first, self.layers = nn.Conv2d(4, 8, 3, padding=1), nn.ModuleList(nn.Sequential(each, nn.BatchNorm2d(8)) for each in convolutions)
+        self.out = nn.Linear(32, 1)
+
+    def forward(self, x):
+        x = self.first(x.view(2, 4, 16, 16))
+        for one, two in zip(self.layers[::2], self.layers[1::2]):
+            x = (x + two(one(x).relu())).relu()
+        return self.out(F.adaptive_avg_pool2d(x, 2).flatten(1)).square().mean()
+
+
 @pytest.mark.parametrize("make, shares", [
     pytest.param(Heads, (95, 80), marks=long), pytest.param(Parts, (95, 80), marks=long), (Windows, (95, 80, 74)),
-    (Indexed, (90,)), (Bags, (70,)), (BagsOfParts, (70,))])
+    (Indexed, (90,)), (Bags, (70,)), (BagsOfParts, (70,)), (Pooled, (85,))])
 def test_losses_and_gradients_have_the_bits_of_the_default_whatever_is_kept(make, shares):
     model, x = make(), torch.linspace(-1, 1, 9216 if issubclass(make, Indexed) else 2048).view(-1, 32)
 

@@ -118,7 +118,7 @@ class _Runs:
     def add(self) -> None:
         if not self._cut.runs:
             return
-        joint, self._memory = self._joint, Held(self._joint)
+        joint, self._memory = self._joint, Held(self._joint, self._saved)
         # In order of their places, as in `backward_order`. Others run inside of these.
         self._readers = [at for at in joint.backward_order
                          if joint.after_tangents[at] and (self._memory.held[at] or joint.items(at))]

@@ -132,8 +132,7 @@ def frontier(model: Callable[..., Any], *inputs: Any, loss: Callable[[Any], torc
 
 def _points_of(planner: GraphPlanner, count: int) -> Frontier:
     operators = planner.step.seconds
-    smallest = planner.smallest()[0]
-    least, most = min(smallest.peak, planner.default.peak), planner.default.peak
+    least, most = planner.least, planner.default.peak
     found: list[FrontierPoint] = []
     for at in range(count):
         budget = least + (most - least) * at // (count - 1)

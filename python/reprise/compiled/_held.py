@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from ._joint import Joint
 from ._kinds import Kind, name_of
@@ -14,8 +14,9 @@ _LONGEST_CHAIN = 30
 class Held:
     """By node: whether its result has memory, from which such results it is computed, and what is computed on the way."""
 
-    def __init__(self, joint: Joint) -> None:
-        self.joint = joint
+    def __init__(self, joint: Joint, saved: Collection[int] | None = None) -> None:
+        """`saved`: what a plan hands over; None for all that any plan must."""
+        self.joint, self._saved = joint, saved
         count = len(joint.nodes)
         self.held = [False] * count
         self.sources: list[tuple[int, ...]] = [()] * count
@@ -64,7 +65,8 @@ class Held:
 
     def _gets_memory(self, at: int, outputs: set[int]) -> bool:
         joint = self.joint
-        if at in outputs or self._is_read_by_call[at] or at in joint.must_keep or joint.is_once(at):
+        is_kept = at in joint.must_keep or joint.is_once(at) if self._saved is None else at in self._saved
+        if at in outputs or self._is_read_by_call[at] or is_kept:
             return True
         if len(self.chain[at]) >= _LONGEST_CHAIN or name_of(joint.nodes[at]) == "cat":
             return True

@@ -218,11 +218,12 @@ def _peak_of_schedule(nodes: list[Any], rest: tuple[Any, ...], workspaces: list[
         ends[owner] = max(ends.get(owner, 0), end)
         if owner == each.buffer.get_name():
             wholes[owner] = each
+    whole_sizes = {name: rounded(each.size_alloc, nodes[each.start_step].get_device()) for name, each in wholes.items()}
     for name, each in wholes.items():
         first = nodes[each.start_step]
         if not first.is_extern() and ends[name] == begins[name] and name not in outputs and not _is_loaded_again(first, name):
             continue
-        made[begins[name]][name] = rounded(each.size_alloc, first.get_device())
+        made[begins[name]][name] = whole_sizes[name]
         freed[ends[name]][name] = rounded(each.size_free, first.get_device())
         if each.size_alloc and each.size_alloc == each.size_free:
             forms[name] = each.buffer.node.get_device(), each.buffer.node.get_dtype(), each.size_alloc
@@ -235,10 +236,11 @@ def _peak_of_schedule(nodes: list[Any], rest: tuple[Any, ...], workspaces: list[
     during: list[int] = []
     waiting: list[tuple[str, int]] = []
     for at in range(count):
-        in_place = {} if nodes[at].is_extern() else _in_place(nodes[at], made[at], freed[at], memories)
+        in_place = {} if nodes[at].is_extern() else _in_place(nodes[at], whole_sizes, made[at], freed[at], memories)
         unaligned.update(name for name, place in in_place.items() if place in unaligned)
         for name in (each for each in made[at] if each in forms and each not in in_place):
-            reuse.take((*forms[name], name in unaligned), forms[name][2], at)
+            if wholes[name].buffer.node.should_allocate():  # others are in memory that their operator allocates
+                reuse.take((*forms[name], name in unaligned), forms[name][2], at)
         live += sum(size for name, size in made[at].items() if name not in in_place)
         during.append(live + workspaces[at])
         waiting += [(name, size) for name, size in freed[at].items() if name not in in_place.values()]
@@ -308,25 +310,26 @@ def _are_one_kernel(node: Any, following: Any) -> bool:
         each.get_device() is not None and each.get_device().type == "cpu" for each in (node, following))
 
 
-def _in_place(node: Any, made: dict[str, int], freed: dict[str, int], memories: dict[str, str]) -> dict[str, str]:
-    """The results of merged loops that go into buffers that are read for the last time, and those, as inductor decides it.
-    `memories`: those of what is handed over, by name."""
+def _in_place(node: Any, sizes: dict[str, int], made: dict[str, int], freed: dict[str, int], memories: dict[str, str]) -> dict[str, str]:
+    """The results of merged loops that go into buffers that are read for the last time, and those, as inductor decides it. Some are not
+    `made` in the end, but a later one may go where they would be. `memories`: those of what is handed over, by name."""
     scheduler = node.scheduler
     inside = {each.get_name() for each in node.get_nodes()}
     taken: dict[str, str] = {}
     for each in node.get_nodes():
         for result in (output.get_name() for output in each.get_outputs()):
-            size = made.get(result)
+            size = sizes.get(result)
             for name in (read.name for read in each.read_writes.reads if size):
-                memory = memories.get(name, name)
-                if freed.get(memory) != size or memory in taken.values():
+                is_again = name in taken and (name not in made or name in freed)
+                memory = taken[name] if is_again else memories.get(name, name)
+                if freed.get(memory) != size or not is_again and memory in taken.values():
                     continue
                 buffer = scheduler.name_to_donated_buffer.get(name) or scheduler.name_to_buf.get(name)
                 users = [user for user in buffer.users if user.node.get_name() in inside - each.ancestors] if buffer else []
                 if len(users) == 1 and users[0].node is each and users[0].can_inplace:
                     taken[result] = memory
                     break
-    return taken
+    return {result: memory for result, memory in taken.items() if result in made}
 
 
 def _workspace(node: Any, calls: set[str], joint: Joint) -> int:

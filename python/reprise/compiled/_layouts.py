@@ -103,7 +103,7 @@ def _keep_loops(forward: fx.GraphModule, joint: Joint) -> None:
         of_default = in_memory.get(node.name) or strides_of_default.get(node.name)
         if node in handed_over and node not in operands and node.name not in in_memory:
             replace_handed_over(node, _lay_out(node, strides))
-        elif of_default and (node not in results or node in handed_over and of_default != strides):
+        elif of_default and (node not in results or node in handed_over):
             new = _lay_out(node, of_default)
             _replace(node, new)
             replace_handed_over(node, new)

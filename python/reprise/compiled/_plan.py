@@ -57,7 +57,17 @@ class NoPlan(Exception):
         self.least = least
 
 
-Realized = tuple[Halves, Cut, _SplitPlan]  # a plan that was compared with the backend's schedule
+@dataclasses.dataclass(frozen=True)
+class Realized:
+    """A plan that was compared with the backend's schedule."""
+
+    halves: Halves
+    cut: Cut
+    plan: _SplitPlan
+    step: Step  # that it was made for
+
+    def fits(self, room: int) -> bool:
+        return self.halves.late_peak <= room and self.halves.peak <= room
 
 
 class GraphPlanner:
@@ -69,6 +79,7 @@ class GraphPlanner:
         begin = time.perf_counter()
         self.default_saved = joint.saved_by_default(default)
         joint.keep_small(self.default_saved)
+        self._limits = _limits_of(joint)
         self.default = halves or Halves(joint, Cut(self.default_saved))
         self._step: Step | None = None
         self._realized: list[Realized] = []
@@ -121,24 +132,23 @@ class GraphPlanner:
             if _CLOSE * room <= peak <= room:
                 break
             error = peak - plan.peak
-        if not self._within(room):
-            least = self.smallest()[0].peak
-            if least > room:
-                raise NoPlan(least)
-        halves, cut, plan = min(self._within(room), key=lambda each: each[2].recompute_nanoseconds)
-        return self._chosen(cut, halves, plan.recompute_nanoseconds, begin)
+        if not self._within(room) and self.smallest().halves.peak > room and not (
+                self._forgets_limits() and self.smallest().halves.peak <= room):
+            raise NoPlan(self.least)
+        chosen = min(self._within(room), key=lambda each: each.plan.recompute_nanoseconds)
+        return self._chosen(chosen.cut, chosen.halves, chosen.plan.recompute_nanoseconds, begin)
 
     def _beside_what_limits(self, room: int, others: Others) -> Others:
         """Beside so much after forward that no more is handed over than the joint's share allows: as torch counts it, from the
         least at 0 to the compiler's own choice at 1."""
         if self._most_handed_over is None:
             self._stand_beside(self.beside_many())
-            least = self.smallest()[0].between
+            least = self.smallest().halves.between
             self._most_handed_over = least + self.joint.share * max(0, self.default.between - least)
         return dataclasses.replace(others, between=max(others.between, room - int(self._most_handed_over)))
 
     def _within(self, room: int) -> list[Realized]:
-        return [each for each in self._realized if each[0].late_peak <= room and each[0].peak <= room]
+        return [each for each in self._realized if each.fits(room)]
 
     def smallest(self) -> Realized:
         """The plan of the least peak that was found."""
@@ -152,11 +162,16 @@ class GraphPlanner:
                 if repeats.peak < _WORTH_IT * plan.peak:
                     self._realize(repeats)
             self._has_smallest = not self._keeps_layouts()
-        least, *others = sorted(self._realized, key=lambda each: each[0].late_peak)
+        least, *others = sorted(self._realized, key=lambda each: each.halves.late_peak)
         for each in others:
-            if each[0].late_peak < least[0].peak and each[0].peak < least[0].peak:
+            if each.fits(least.halves.peak - 1):
                 least = each
         return least
+
+    @property
+    def least(self) -> int:
+        """The least peak that was found. The compiler's own plan may have it, as where an operator's results are kept one by one."""
+        return min(self.smallest().halves.peak, self.default.peak)
 
     def need(self, graph: int = 0, measured: Measured | None = None, is_last: bool = False, beside: int | None = None) -> Need:
         """Of a call of that graph, without what other graphs need. `beside`: what other calls hand over. The smallest plan is then
@@ -164,8 +179,8 @@ class GraphPlanner:
         if beside is not None:
             self._stand_beside(Others(beside, beside))
         after = measured.between if measured and is_last else 0
-        smallest, default = (each.beside(Others(after, measured=measured)) for each in (self.smallest()[0], self.default))
-        if smallest.peak > default.peak:  # as where an operator's results are kept one by one
+        smallest, default = (each.beside(Others(after, measured=measured)) for each in (self.smallest().halves, self.default))
+        if smallest.peak > default.peak:
             smallest = default
         return Need((smallest.early_peak, smallest.late_peak), (smallest.between, smallest.late),
                     (default.early_peak, default.late_peak), (default.between, default.late),
@@ -183,10 +198,10 @@ class GraphPlanner:
         """The plan of the least peak, or the compiler's own if that takes no more."""
         begin = time.perf_counter()
         self._stand_beside(others)
-        halves, cut, plan = self.smallest()
-        if self.default.peak <= halves.peak:
+        smallest = self.smallest()
+        if self.default.peak <= smallest.halves.peak:
             return self._chosen(Cut(self.default_saved), self.default, 0, begin)
-        return self._chosen(cut, halves, plan.recompute_nanoseconds, begin)
+        return self._chosen(smallest.cut, smallest.halves, smallest.plan.recompute_nanoseconds, begin)
 
     def finish(self, chosen: Chosen | None, forward: fx.GraphModule, backward: fx.GraphModule) -> list[str]:
         """Changes that plan's halves so that they compute as the compiler's own do. Gives the order in which forward is to draw,
@@ -197,16 +212,19 @@ class GraphPlanner:
         return self.joint.draw_order or []
 
     def held_at_peak(self) -> str:
-        """The values during which the smallest plan takes most, with the modules that make them."""
-        _, cut, plan = self.smallest()
-        values = [(self.joint.nodes[at], self.joint.bytes[at]) for at in self.step.values_during(plan.peak_operator, cut)]
+        """The values during which the plan of the least peak takes most, with the modules that make them."""
+        smallest = self.smallest()
+        cut, plan, step = smallest.cut, smallest.plan, smallest.step
+        if self.least == self.default.peak:
+            cut, plan, step = Cut(self.default_saved), self._plan(self.default.peak), self.step
+        values = [(self.joint.nodes[at], self.joint.bytes[at]) for at in step.values_during(plan.peak_operator, cut)]
         named, others = values[:_NAMED], [count for _, count in values[_NAMED:] if count]
         texts = [f"{node.name}{_of_module(node)} ({format_bytes(count)})" for node, count in named]
         return ", ".join(texts) + (f", and {len(others)} others ({format_bytes(sum(others))})" if others else "")
 
     def _error_at_least(self) -> int:
-        halves, _, plan = self.smallest()
-        return halves.peak - plan.peak
+        smallest = self.smallest()
+        return smallest.halves.peak - smallest.plan.peak
 
     def _plan(self, room: int) -> _SplitPlan:
         plan = self.step.step.plan(room, moves=_MOVES)
@@ -219,32 +237,50 @@ class GraphPlanner:
     def _realize(self, plan: _SplitPlan) -> Halves:
         cut = self.step.cut_of(plan)
         halves = Halves(self.joint, cut, self._others)
-        self._realized.append((halves, cut, plan))
+        self._realized.append(Realized(halves, cut, plan, self.step))
         return halves
 
     def _keeps_layouts(self) -> bool:
-        """Whether the schedule showed layouts that take too much, or another order of sums or form of loops, so that another plan is needed."""
+        """Whether the schedule of the newest plan showed layouts that take too much, or another order of sums or form of loops, so that
+        another plan is needed. Those before stay as good as they were."""
         joint, default = self.joint, set(self.default_saved)
         # One after another: what the first changes may be all that the next would see.
         if not (joint.keep_layouts(default) or keep_operands(joint, default) or keep_vectors(joint, default, vectors_of_forward)):
             return False
+        self._realized.pop()
+        self._forget_step()
+        return True
+
+    def _forgets_limits(self) -> bool:
+        """Takes back all that `_keeps_layouts` has changed: what larger plans showed may stand in the way of a smaller one. True if
+        there was any."""
+        if _limits_of(self.joint) == self._limits:
+            return False
+        for name, found in self._limits.items():
+            setattr(self.joint, name, set(found))
+        self.joint.backward_order = self.joint.order_of_backward()
         self._forget_step()
         return True
 
     def _stand_beside(self, others: Others) -> None:
         if others != self._others:
             self._others = others
+            self._realized.clear()
             self._forget_step()
         self.default = self.default.beside(others)  # a plan that was known may have left it beside others
 
     def _forget_step(self) -> None:
         self._step = None
-        self._realized.clear()
         self._has_smallest = False
 
     def _chosen(self, cut: Cut, halves: Halves, nanoseconds: int, begin: float) -> Chosen:
         seconds = self._step.seconds + nanoseconds / 1e9 if self._step is not None else None
         return Chosen(cut, halves, self.default, nanoseconds / 1e9, time.perf_counter() - begin + self._seconds_before, seconds)
+
+
+def _limits_of(joint: Joint) -> dict[str, set[int]]:
+    """What plans may not do."""
+    return {name: set(getattr(joint, name)) for name in ("must_keep", "must_repeat", "once", "in_memory")}
 
 
 def _of_module(node: fx.Node) -> str:
