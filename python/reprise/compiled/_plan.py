@@ -132,8 +132,7 @@ class GraphPlanner:
             if _CLOSE * room <= peak <= room:
                 break
             error = peak - plan.peak
-        if not self._within(room) and self.smallest().halves.peak > room and not (
-                self._forgets_limits() and self.smallest().halves.peak <= room):
+        if not (self._within(room) or self.smallest().fits(room) or self._forgets_limits() and self.smallest().fits(room)):
             raise NoPlan(self.least)
         chosen = min(self._within(room), key=lambda each: each.plan.recompute_nanoseconds)
         return self._chosen(chosen.cut, chosen.halves, chosen.plan.recompute_nanoseconds, begin)
