@@ -96,12 +96,12 @@ def step_of(call, model, count=2):
     return found
 
 
-def compare(seed, backend):
+def compare(seed, backend, make=Random, step_of=step_of):
     """The largest difference by the largest value, in the smallest of three budgets that the model can keep to; 0.0 for
     the same bits, None where it can keep to none."""
     def run(compile):
         torch._dynamo.reset()
-        model = Random(seed)
+        model = make(seed)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return step_of(compile(model), model)
@@ -119,13 +119,16 @@ def compare(seed, backend):
 def gradients(figures, quick):
     """Models whose losses, gradients or buffers are not those of torch.compile to the bit."""
     for backend, count in (("aot_eager", 3 if quick else 150), ("inductor", 1 if quick else 50)):
-        found = {seed: compare(seed, backend) for seed in range(count)}
-        planned = [each for each in found.values() if each is not None]
-        wrong = [seed for seed, each in found.items() if each]
-        case = f"{len(planned)} planned models of {count}, {backend}"
-        figures.add("python_compiled_gradients", f"{case}: not bitwise" + (f", seeds {wrong}" if wrong else ""), [len(wrong)], "models",
-                    bar=0)
-        figures.add("python_compiled_gradients", f"{case}: largest difference", [max(planned, default=0.0)], "of the largest value")
+        report(figures, "python_compiled_gradients", backend, {seed: compare(seed, backend) for seed in range(count)})
+
+
+def report(figures, bench, backend, found):
+    """`found`: what `compare` gives, by seed."""
+    planned = [each for each in found.values() if each is not None]
+    wrong = [seed for seed, each in found.items() if each]
+    case = f"{len(planned)} planned models of {len(found)}, {backend}"
+    figures.add(bench, f"{case}: not bitwise" + (f", seeds {wrong}" if wrong else ""), [len(wrong)], "models", bar=0)
+    figures.add(bench, f"{case}: largest difference", [max(planned, default=0.0)], "of the largest value")
 
 
 BENCHES = {"python_compiled_gradients": gradients}

@@ -260,6 +260,22 @@ class Pooled(nn.Module):
         return self.out(F.adaptive_avg_pool2d(x, 2).flatten(1)).square().mean()
 
 
+class Depthwise(nn.Module):
+    """A plan's backward that runs a convolution again has results in channels-last layout, which the default's backward has not."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(3)
+        self.norms = nn.ModuleList(nn.GroupNorm(2, 8) for _ in range(2))
+        self.first, self.one = nn.Conv2d(4, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1)
+        self.each, self.mix = nn.Conv2d(8, 8, 5, padding=2, groups=8), nn.Conv2d(8, 8, 1)
+
+    def forward(self, x):
+        x = self.first(x.view(2, 4, 16, 16).to(memory_format=torch.channels_last))
+        x = x + F.dropout2d(self.one(F.silu(self.norms[0](x))), 0.1)
+        return (x + self.mix(F.leaky_relu(self.norms[1](self.each(x))))).square().mean()
+
+
 @pytest.mark.skipif(torch.__version__.startswith("2.11."), reason="the least of torch 2.11 is above this budget")
 def test_what_a_larger_plan_shows_does_not_stand_in_the_way_of_a_smaller_one():
     """The first step may pass the share. It takes the least that was found, whatever larger plans show meanwhile."""
@@ -286,7 +302,8 @@ def test_what_a_larger_plan_shows_does_not_stand_in_the_way_of_a_smaller_one():
 
 @pytest.mark.parametrize("make, shares", [
     pytest.param(Heads, (95, 80), marks=long), pytest.param(Parts, (95, 80), marks=long), (Windows, (95, 80, 74)),
-    (Indexed, (90,)), (Bags, (70,)), (BagsOfParts, (70,)), (Pooled, (85,))])
+    (Indexed, (90,)), (Bags, (70,)), (BagsOfParts, (70,)), (Pooled, (85,)),
+    (Depthwise, (95,))])
 def test_losses_and_gradients_have_the_bits_of_the_default_whatever_is_kept(make, shares):
     model, x = make(), torch.linspace(-1, 1, 9216 if issubclass(make, Indexed) else 2048).view(-1, 32)
 

@@ -21,6 +21,7 @@ from ._again import Cut, repeated_in_time, repeating
 from ._call import WatchedCall
 from ._draws import drawn_in_order
 from ._joint import Joint
+from ._layouts import laid_out_as_default
 from ._sizes import Binding
 from ._torch import common, partitioners, written_before_read
 from ._vectors import added_up
@@ -124,7 +125,7 @@ def _compile(original: Callable[..., Any], begin_graph: Callable[[str | UsageErr
 
     def compile_backward(half: Any, inputs: Any) -> Any:
         WatchedCall.compilations += 1
-        with repeated_in_time(half), written_before_read(), added_up(half):
+        with repeated_in_time(half), written_before_read(), added_up(half), laid_out_as_default(half):
             compiled = backward(half, inputs)
         WatchedCall.compilations += 1
         if not getattr(compiled, "_boxed_call", False):

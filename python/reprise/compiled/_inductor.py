@@ -21,8 +21,8 @@ from ._costs import COSTS
 from ._draws import drawn_in_order, draws_in
 from ._joint import InMemory, Joint, Loops, Vectors
 from ._kinds import Kind, kind_of
-from ._layouts import laid_out
-from ._loops import loops_of, vectors_of
+from ._layouts import laid_out, laid_out_as_default
+from ._loops import calls_of, loops_of, vectors_of
 from ._sizes import Sizes, bytes_of, numbers, rounded
 from ._torch import comparing_numbers, without_warnings_of_nodes, written_before_read
 from ._vectors import added_up
@@ -93,7 +93,8 @@ def schedule_of(module: fx.GraphModule, joint: Joint, handing: Handing | None = 
             peak = _peak_of_schedule(result, rest, workspaces, joint.sizes, _Reuse(estimate, while_run), handing)
         results: Any = (*_results(module, joint, names), draws_in(result, joint.draws), {}, {})
         if is_backward:
-            results = {}, {}, {}, [], *loops_of(result, joint)
+            (loops, operands), (others, arguments) = loops_of(result, joint), calls_of(result, joint)
+            results = {}, {}, {}, [], loops | others, arguments | operands
         results += vectors_of(result, joint)
         found.append(Schedule(peak, *results))
         raise _Scheduled
@@ -111,7 +112,7 @@ def schedule_of(module: fx.GraphModule, joint: Joint, handing: Handing | None = 
           patch.object(after_aot, "save_graph_repro", lambda *args, **options: None),
           patch.object(compiler, "wrap_compiler_debug", lambda inner, compiler_name: inner, create=True),
           drawn_in_order() as keep_order, repeated_in_time(module), without_warnings_of_nodes(), comparing_numbers(), written_before_read(),
-          added_up(module),
+          added_up(module), laid_out_as_default(module),
           config.patch(fx_graph_cache=False, fx_graph_remote_cache=False), joint.sizes.without_guards(), suppress(_Scheduled)):
         keep_order(joint.draw_order or ())
         compiler.compile_fx_inner(module, inputs, static_input_idxs=(), is_backward=is_backward)

@@ -6,14 +6,18 @@ sums are then added up in another order: by loops, and in libraries of linear al
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
+from unittest.mock import patch
 
 import torch
-from torch import fx
+from torch import _prims_common, fx
 
 from ._again import original_name
 from ._joint import InMemory, Joint
 from ._kinds import Kind, is_scatter, kind_of, name_of
+from ._torch import stored_apart
 from ._vectors import add_up_by
 
 # Their loops go through memory in parts, or their layout is not the graph's.
@@ -21,6 +25,10 @@ _OTHERWISE = frozenset("cat slice select slice_scatter select_scatter convolutio
 # The same with and without vector code.
 EXACT = frozenset("add sub mul div neg abs clone convert_element_type where relu iota full".split())
 _MERGED = (Kind.LOOP, Kind.VIEW, Kind.REDUCTION)
+# These read by places in memory.
+_BY_PLACE = (torch.ops.aten.as_strided.default, torch.ops.aten.as_strided_scatter.default)
+# In the `meta` of a node that is laid out as if its half had no convolution.
+_WITHOUT = "reprise_without_convolution"
 
 
 def compute_as_default(forward: fx.GraphModule, backward: fx.GraphModule, joint: Joint, in_memory: list[int]) -> None:
@@ -30,6 +38,8 @@ def compute_as_default(forward: fx.GraphModule, backward: fx.GraphModule, joint:
     gets memory in backward besides."""
     if joint.layouts is None:
         return
+    by_place = [node for half in (forward, backward) for node in half.graph.nodes if node.target in _BY_PLACE]
+    values = [node.args[0].meta["val"] for node in by_place]
     add_up_by(forward, joint.layouts.elements_of_forward or {})
     add_up_by(backward, joint.layouts.elements)
     _keep_loops(forward, joint)
@@ -49,6 +59,57 @@ def compute_as_default(forward: fx.GraphModule, backward: fx.GraphModule, joint:
         if (_is_read_by(Kind.CALL, joint, at) or not is_plain and _is_read_by(Kind.REDUCTION, joint, at) or
                 is_part and not _is_exact(computed)):
             _replace(node, _lay_out(node, strides[name]))
+    _without_convolutions(backward, joint)
+    for node, value in zip(by_place, values):
+        node.replace_input_with(node.args[0], _as_in_graph(node.args[0], value))
+
+
+def _without_convolutions(backward: fx.GraphModule, joint: Joint) -> None:
+    """Backward's own nodes are laid out as if no convolution of forward ran again. What such a convolution computes has not the
+    graph's layout, so that operators are told in which one they read images by default."""
+    assert joint.layouts is not None
+    convolution = torch.ops.aten.convolution.default
+    if any(node.target is convolution and joint.after_tangents[at] for at, node in enumerate(joint.nodes)):
+        return
+    if not backward.graph.find_nodes(op="call_function", target=convolution):
+        return
+    for node in list(backward.graph.nodes):
+        if not joint.after_tangents[joint.named.get(original_name(node), 0)]:
+            continue
+        node.meta[_WITHOUT] = True
+        for read in node.all_input_nodes if kind_of(node) is Kind.CALL else ():
+            strides = joint.layouts.operands.get(original_name(read))
+            if strides and len(strides) == 4 and read.op == "call_function":
+                node.replace_input_with(read, _lay_out(read, strides))
+
+
+@contextlib.contextmanager
+def laid_out_as_default(half: fx.GraphModule) -> Iterator[None]:
+    """Inductor, which compiles that half inside, does not lay out backward's own results as a convolution of forward that runs
+    again would have them."""
+    from torch._inductor import graph
+
+    if not any(_WITHOUT in node.meta for node in half.graph.nodes):
+        yield
+        return
+    lowering: Any = graph.GraphLowering
+    find, run = lowering.find_nodes_prefer_channels_last, lowering.run_node
+
+    def find_others(self: Any) -> Any:
+        found = find(self)
+        return type(found)(node for node in found if _WITHOUT not in node.meta)
+
+    def run_without(self: Any, node: fx.Node) -> Any:
+        is_set = self.layout_opt
+        self.layout_opt = is_set and _WITHOUT not in node.meta
+        try:
+            return run(self, node)
+        finally:
+            self.layout_opt = is_set
+
+    with (patch.object(lowering, "find_nodes_prefer_channels_last", find_others), patch.object(lowering, "run_node", run_without),
+          stored_apart("laid out, by reprise", "")):
+        yield
 
 
 def reads_out_of_order(forward: fx.GraphModule, joint: Joint) -> bool:
@@ -178,6 +239,19 @@ def _lay_out(node: fx.Node, strides: tuple[int, ...]) -> fx.Node:
     with node.graph.inserting_after(node):
         result = node.graph.call_function(_prim(), (node, strides))
     result.meta = {**node.meta, "val": node.meta["val"].as_strided(node.meta["val"].shape, strides)}
+    return result
+
+
+def _as_in_graph(node: fx.Node, value: torch.Tensor) -> fx.Node:
+    """For what reads by places in memory, which inductor would let read the memory in whatever layout it has. `value`: the node's in the
+    graph."""
+    if all(isinstance(each, int) for each in value.stride()):
+        return _lay_out(node, value.stride())
+    if not _prims_common.is_contiguous_or_false(value):
+        return node
+    with node.graph.inserting_after(node):
+        result = node.graph.call_function(torch.ops.aten.clone.default, (node,), {"memory_format": torch.contiguous_format})
+    result.meta = {**node.meta, "val": value}
     return result
 
 

@@ -14,12 +14,15 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import sympy  # type: ignore[import-untyped]
+import torch
 from torch import fx
+from torch.utils._pytree import tree_leaves
 from torch.utils._sympy.functions import FloorDiv, ModularIndexing
 
+from ._again import original_name
 from ._joint import InMemory, Joint, Layouts, Loops, Order, Vectors
 from ._kinds import Kind, is_scatter, kind_of, name_of
-from ._layouts import EXACT
+from ._layouts import EXACT, laid_out
 from ._sizes import numbers
 from ._vectors import Code, code_of
 
@@ -37,6 +40,7 @@ _MERGED = (Kind.LOOP, Kind.VIEW, Kind.ITEM)
 
 def loops_of(nodes: list[Any], joint: Joint) -> tuple[Loops, InMemory]:
     """Those that add up, and the layouts of what they read. `nodes`: of a schedule."""
+    from torch._inductor import ir
     from torch._inductor.loop_body import MemoryUsageType
     from torch._inductor.virtualized import V
 
@@ -51,11 +55,35 @@ def loops_of(nodes: list[Any], joint: Joint) -> tuple[Loops, InMemory]:
         added = {variable: size for variable, size in body.var_ranges.items() if variable not in written}
         for load in body.memory_usage[MemoryUsageType.LOAD]:
             buffer = V.graph.try_get_buffer(load.buffer_name)
-            read = load.buffer_name if load.buffer_name in joint.named else _name_of(buffer, joint, _is_no_call)
+            read = load.buffer_name if load.buffer_name in joint.named else (
+                _item_of(buffer, joint) if isinstance(buffer, ir.MultiOutput) else _name_of(buffer, joint, _is_no_call))
             if read is not None:
                 loops.setdefault(name, {})[read] = _order(body.indexing_exprs[load.index_name], added)
                 strides[read] = numbers(buffer.maybe_get_stride()) if buffer else None
     return loops, strides
+
+
+def calls_of(nodes: list[Any], joint: Joint) -> tuple[Loops, InMemory]:
+    """Operators of backward that run by themselves, and the layouts in which they read their arguments. `nodes`: of a schedule."""
+    from torch._inductor import ir
+
+    calls: Loops = {}
+    strides: InMemory = {}
+    for call in (each.node for each in nodes if each.is_extern() and isinstance(each.node, ir.ExternKernel)):
+        origins = [each for each in call.origins if each.name in joint.named and not joint.in_forward[joint.named[each.name]] and
+                   kind_of(each) is Kind.CALL]
+        read = [each for each in call.inputs if isinstance(each, ir.IRNode)]
+        arguments = [laid_out(each) for node in origins for each in tree_leaves((node.args, node.kwargs)) if isinstance(each, fx.Node)]
+        if isinstance(call, ir.MultiOutput) or len(origins) != 1 or len(read) != len(arguments):
+            continue  # it was put together of several operators
+        found = calls.setdefault(origins[0].name, {})
+        for argument, each in zip(arguments, read):
+            layout, name = numbers(each.maybe_get_stride()), original_name(argument)
+            if layout is not None and name in joint.named:
+                sizes = numbers(each.maybe_get_size()) or layout
+                found[name] = (*found.get(name, ()), *(stride for stride, size in zip(layout, sizes) if size != 1))
+                strides[name] = layout
+    return calls, strides
 
 
 def _sum_of(loop: Any, joint: Joint) -> str | None:
@@ -103,6 +131,10 @@ def vectors_of(nodes: list[Any], joint: Joint) -> tuple[Vectors, dict[str, int]]
 
 
 def _has_other_bits(node: fx.Node) -> bool:
+    """With and without vector code. Integers have the same."""
+    values = [each.meta.get("val") for each in (node, *node.all_input_nodes)]
+    if not any(value.is_floating_point() or value.is_complex() for value in values if isinstance(value, torch.Tensor)):
+        return False
     return _adds_up(node) or kind_of(node) is Kind.LOOP and name_of(node) not in _SAME
 
 
@@ -220,6 +252,7 @@ def keep_operands(joint: Joint, default: set[int]) -> bool:
     in the same layout. Where that does not suffice, what the default hands over is kept: what the loops are computed from, and what
     else is computed from what they read. True where this call has changed that."""
     before = _state(joint)
+    in_memory, repeated = set(joint.in_memory), set(joint.must_repeat)  # of the newest plan
     for name, expected in (joint.layouts.loops if joint.layouts else {}).items():
         found = joint.newest_loops.get(name, {})
         others = {joint.named[read] for read, order in found.items() if order != expected.get(read, order)}
@@ -228,7 +261,7 @@ def keep_operands(joint: Joint, default: set[int]) -> bool:
         missing, more = ({joint.named[each] for each in one.keys() - two.keys()} for one, two in ((expected, found), (found, expected)))
         made = {each for each in (others | more) - default if joint.in_forward[each] and joint.is_operator(each)}
         not_kept = {each for each in made - joint.must_keep if not joint.is_once(each)}
-        if others | missing <= joint.in_memory and not_kept <= joint.must_repeat:
+        if others | missing <= in_memory and not_kept <= repeated:
             joint.must_keep |= _until(default, {joint.named[name]}, joint.inputs, lambda at: joint.kinds[at] in _MERGED)
             joint.must_keep |= _until(default, made, joint.users, joint.in_forward.__getitem__)
         joint.in_memory |= others | missing
@@ -292,6 +325,14 @@ def _name_of(buffer: Any, joint: Joint, is_kind: Callable[[fx.Node], bool]) -> s
     places = [joint.named[each.name] for each in getattr(buffer, "origins", ()) if each.name in joint.named]
     last = max((at for at in places if is_kind(joint.nodes[at])), default=None)
     return None if last is None else joint.nodes[last].name
+
+
+def _item_of(buffer: Any, joint: Joint) -> str | None:
+    """The name of the one of an operator's results that a buffer holds. Its origins are the operator's, and what it was merged with."""
+    calls = [joint.named[each.name] for each in buffer.origins if each.name in joint.named and kind_of(each) is Kind.CALL]
+    places = [place for _, place in buffer.indices]
+    items = [joint.nodes[at].name for at in joint.users[max(calls)] if [joint.nodes[at].args[1]] == places] if calls else []
+    return items[0] if items else None
 
 
 def _is_no_call(node: fx.Node) -> bool:
