@@ -47,7 +47,7 @@ def compute_as_default(forward: fx.GraphModule, backward: fx.GraphModule, joint:
     operands = {name: joint.layouts.operands.get(name) for name in (joint.nodes[at].name for at in in_memory)}
     for node in list(backward.graph.nodes):
         name = original_name(node)
-        if name in operands and node.op == "call_function":
+        if name in operands and node.op == "call_function" and isinstance(node.meta["val"], torch.Tensor):
             _replace(node, _lay_out(node, operands[name] or node.meta["val"].stride()))
             continue
         if name not in strides or not _is_loop(node, joint, views=True):
