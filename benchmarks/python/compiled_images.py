@@ -79,7 +79,7 @@ class Images(nn.Module):
         self.layout = draw.choice((torch.contiguous_format, torch.channels_last))
         self.first = nn.Conv2d(3, CHANNELS, 3, padding=1)
         self.blocks = nn.Sequential(*(Block(draw.choice(KINDS), draw.choice(FUNCTIONS), draw.choice(list(NORMS)))
-                                      for _ in range(draw.randint(2, 4))))
+                                      for _ in range(draw.randint(2, 3))))
         self.size = draw.choice((1, 2, SIZE))
         self.out = nn.Linear(CHANNELS * self.size ** 2, 5)
 
@@ -103,7 +103,7 @@ def step_of(call, model, count=2):
 
 def images(figures, quick):
     """Networks for images whose losses or gradients are not those of torch.compile to the bit."""
-    seeds = range(1 if quick else 24)
+    seeds = range(1 if quick else 12)
     report(figures, "python_compiled_images", "inductor", {seed: compare(seed, "inductor", Images, step_of) for seed in seeds})
 
 

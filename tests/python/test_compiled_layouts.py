@@ -276,6 +276,26 @@ class Depthwise(nn.Module):
         return (x + self.mix(F.leaky_relu(self.norms[1](self.each(x))))).square().mean()
 
 
+class Joined(nn.Module):
+    """A sum reads images, some of which forward hands over in another layout than they have in memory in the default's backward."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(3)
+        self.norms = nn.ModuleList(nn.LayerNorm(8) for _ in range(2))
+        self.first, self.one = nn.Conv2d(4, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1)
+        self.larger, self.both, self.line = nn.ConvTranspose2d(8, 8, 2, 2), nn.Conv2d(16, 8, 1), nn.Linear(8, 8)
+
+    def forward(self, x):
+        x = self.first(x.view(2, 4, 16, 16))
+        y = self.norms[0](self.one(F.max_pool2d(x, 2)).permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+        x = self.both(torch.cat([x, self.larger(F.silu(y))], 1))
+        tokens = self.norms[1](x.permute(0, 2, 3, 1)).flatten(1, 2)
+        query, value = (each.unflatten(2, (2, -1)).transpose(1, 2) for each in (self.line(tokens), tokens))
+        y = F.scaled_dot_product_attention(query, query, value).transpose(1, 2).flatten(2).mT
+        return (x + y.reshape(x.shape)).square().mean()
+
+
 @pytest.mark.skipif(torch.__version__.startswith("2.11."), reason="the least of torch 2.11 is above this budget")
 def test_what_a_larger_plan_shows_does_not_stand_in_the_way_of_a_smaller_one():
     """The first step may pass the share. It takes the least that was found, whatever larger plans show meanwhile."""
@@ -303,7 +323,7 @@ def test_what_a_larger_plan_shows_does_not_stand_in_the_way_of_a_smaller_one():
 @pytest.mark.parametrize("make, shares", [
     pytest.param(Heads, (95, 80), marks=long), pytest.param(Parts, (95, 80), marks=long), (Windows, (95, 80, 74)),
     (Indexed, (90,)), (Bags, (70,)), (BagsOfParts, (70,)), (Pooled, (85,)),
-    (Depthwise, (95,))])
+    (Depthwise, (95,)), (Joined, (97,))])
 def test_losses_and_gradients_have_the_bits_of_the_default_whatever_is_kept(make, shares):
     model, x = make(), torch.linspace(-1, 1, 9216 if issubclass(make, Indexed) else 2048).view(-1, 32)
 

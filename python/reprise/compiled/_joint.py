@@ -139,6 +139,7 @@ class Joint:
         self.draw_order: list[str] | None = None if self.draws else []
         self.layouts: Layouts | None = None
         self.newest_loops: Loops = {}  # of the newest plan
+        self.newest_operands: InMemory = {}
         self.newest_vectors: Vectors = {}
         self.newest_vectors_of_forward: Vectors = {}
         self.has_16_bits = any(getattr(node.meta.get("val"), "dtype", None) in _16_BITS for node in self.nodes)

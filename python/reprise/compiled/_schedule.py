@@ -57,6 +57,7 @@ class Halves:
         backward_schedule = schedule_of(backward, joint, handing) if joint.fuses else None
         if backward_schedule:
             joint.newest_loops, joint.newest_vectors = backward_schedule.loops, backward_schedule.vectors
+            joint.newest_operands = backward_schedule.operands
         self._in_backward = backward_schedule.peak if backward_schedule else _eager_peak(backward, handed, sizes, kept)
         self._forward = forward_schedule.peak if forward_schedule else _eager_peak(forward, {}, {}, set())
         self._to_schedule: Callable[[], Schedule | None] | None = None
