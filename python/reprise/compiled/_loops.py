@@ -250,7 +250,7 @@ def _split_as_default(joint: Joint, default: set[int], begin: set[int]) -> None:
 def keep_operands(joint: Joint, default: set[int]) -> bool:
     """Where loops of the newest plan add up in another order than the compiler's own, these read the same from memory from now on,
     in the same layout. Where that does not suffice, what the default hands over is kept: what the loops are computed from, and what
-    else is computed from what they read. In the end all loops around are split as in the default. True where this call has changed
+    else is computed from what they read. In the end all loops around a sum are split as in the default. True where this call has changed
     that."""
     if joint.layouts is None:
         return False
@@ -262,9 +262,10 @@ def keep_operands(joint: Joint, default: set[int]) -> bool:
         others = {joint.named[read] for read, order in found.items() if order != expected.get(read, order)}
         if not others:
             continue
-        # The order is that of what most of the memory is read in, so that others may be those that have another layout.
-        others |= {joint.named[read] for read in found if joint.newest_operands.get(read) != joint.layouts.operands.get(read)}
-        differing.add(joint.named[name])
+        if not is_scatter(joint.nodes[joint.named[name]]):
+            # The order is that of what most of the memory is read in, so that others may be those that have another layout.
+            others |= {joint.named[read] for read in found if joint.newest_operands.get(read) != joint.layouts.operands.get(read)}
+            differing.add(joint.named[name])
         missing, more = ({joint.named[each] for each in one.keys() - two.keys()} for one, two in ((expected, found), (found, expected)))
         made = {each for each in (others | more) - default if joint.in_forward[each] and joint.is_operator(each)}
         not_kept = {each for each in made - joint.must_keep if not joint.is_once(each)}
