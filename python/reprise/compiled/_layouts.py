@@ -65,8 +65,8 @@ def compute_as_default(forward: fx.GraphModule, backward: fx.GraphModule, joint:
 
 
 def _without_convolutions(backward: fx.GraphModule, joint: Joint) -> None:
-    """Backward's own nodes are laid out as if no convolution of forward ran again. What such a convolution computes has not the
-    graph's layout, so that operators are told in which one they read images by default."""
+    """Backward's own nodes are laid out as if no convolution of forward ran again. What such a convolution computes is in another layout
+    than the graph says, so operators of backward get their images in the layout that they have by default."""
     assert joint.layouts is not None
     convolution = torch.ops.aten.convolution.default
     if any(node.target is convolution and joint.after_tangents[at] for at, node in enumerate(joint.nodes)):
@@ -243,8 +243,8 @@ def _lay_out(node: fx.Node, strides: tuple[int, ...]) -> fx.Node:
 
 
 def _as_in_graph(node: fx.Node, value: torch.Tensor) -> fx.Node:
-    """For what reads by places in memory, which inductor would let read the memory in whatever layout it has. `value`: the node's in the
-    graph."""
+    """The node's result in the graph's layout, for what reads by places in memory. Inductor does not see to that. `value`: the node's
+    in the graph."""
     if all(isinstance(each, int) for each in value.stride()):
         return _lay_out(node, value.stride())
     if not _prims_common.is_contiguous_or_false(value):

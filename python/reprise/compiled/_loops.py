@@ -75,7 +75,7 @@ def calls_of(nodes: list[Any], joint: Joint) -> tuple[Loops, InMemory]:
         read = [each for each in call.inputs if isinstance(each, ir.IRNode)]
         arguments = [laid_out(each) for node in origins for each in tree_leaves((node.args, node.kwargs)) if isinstance(each, fx.Node)]
         if isinstance(call, ir.MultiOutput) or len(origins) != 1 or len(read) != len(arguments):
-            continue  # it was put together of several operators
+            continue  # one of several results, or a kernel for several operators
         found = calls.setdefault(origins[0].name, {})
         for argument, each in zip(arguments, read):
             layout, name = numbers(each.maybe_get_stride()), original_name(argument)
@@ -131,7 +131,7 @@ def vectors_of(nodes: list[Any], joint: Joint) -> tuple[Vectors, dict[str, int]]
 
 
 def _has_other_bits(node: fx.Node) -> bool:
-    """With and without vector code. Integers have the same."""
+    """Whether vector code may compute other bits than scalar code. Of integers both compute the same."""
     values = [each.meta.get("val") for each in (node, *node.all_input_nodes)]
     if not any(value.is_floating_point() or value.is_complex() for value in values if isinstance(value, torch.Tensor)):
         return False
@@ -263,7 +263,7 @@ def keep_operands(joint: Joint, default: set[int]) -> bool:
         if not others:
             continue
         if not is_scatter(joint.nodes[joint.named[name]]):
-            # The order is that of what most of the memory is read in, so that others may be those that have another layout.
+            # A loop goes through memory in the order that suits most of what it reads. What has another layout may be the rest.
             others |= {joint.named[read] for read in found if joint.newest_operands.get(read) != joint.layouts.operands.get(read)}
             differing.add(joint.named[name])
         missing, more = ({joint.named[each] for each in one.keys() - two.keys()} for one, two in ((expected, found), (found, expected)))
@@ -338,11 +338,11 @@ def _name_of(buffer: Any, joint: Joint, is_kind: Callable[[fx.Node], bool]) -> s
 
 
 def _item_of(buffer: Any, joint: Joint) -> str | None:
-    """The name of the one of an operator's results that a buffer holds. Its origins are the operator's, and what it was merged with."""
+    """The name of that result of an operator which a buffer holds. The buffer's origins name the operator alone."""
     calls = [joint.named[each.name] for each in buffer.origins if each.name in joint.named and kind_of(each) is Kind.CALL]
     places = [place for _, place in buffer.indices]
-    items = [joint.nodes[at].name for at in joint.users[max(calls)] if [joint.nodes[at].args[1]] == places] if calls else []
-    return items[0] if items else None
+    users = joint.users[max(calls)] if calls else []
+    return next((joint.nodes[at].name for at in users if [joint.nodes[at].args[1]] == places), None)
 
 
 def _is_no_call(node: fx.Node) -> bool:
