@@ -296,6 +296,24 @@ class Joined(nn.Module):
         return (x + y.reshape(x.shape)).square().mean()
 
 
+class Attended(nn.Module):
+    """Before a convolution inductor lays out what forward hands over as images, and what else reads that would get it in that layout."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(3)
+        self.first, self.one, self.line = nn.Conv2d(4, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1), nn.Linear(8, 8)
+
+    def forward(self, x):
+        x = self.first(x.view(2, 4, 16, 16))
+        for _ in range(2):
+            tokens = F.instance_norm(x).flatten(2).mT
+            query, value = (each.unflatten(2, (2, -1)).transpose(1, 2) for each in (self.line(tokens), tokens))
+            y = F.scaled_dot_product_attention(query, query, value).transpose(1, 2).flatten(2).mT
+            x = F.silu(x + y.reshape(x.shape))
+        return F.gelu(self.one(x)).square().sum(1).sqrt().mean()
+
+
 @pytest.mark.skipif(torch.__version__.startswith("2.11."), reason="the least of torch 2.11 is above this budget")
 def test_what_a_larger_plan_shows_does_not_stand_in_the_way_of_a_smaller_one():
     """The first step may pass the share. It takes the least that was found, whatever larger plans show meanwhile."""
@@ -323,7 +341,7 @@ def test_what_a_larger_plan_shows_does_not_stand_in_the_way_of_a_smaller_one():
 @pytest.mark.parametrize("make, shares", [
     pytest.param(Heads, (95, 80), marks=long), pytest.param(Parts, (95, 80), marks=long), (Windows, (95, 80, 74)),
     (Indexed, (90,)), (Bags, (70,)), (BagsOfParts, (70,)), (Pooled, (85,)),
-    (Depthwise, (95,)), (Joined, (97,))])
+    (Depthwise, (95,)), (Joined, (97,)), (Attended, (75,))])
 def test_losses_and_gradients_have_the_bits_of_the_default_whatever_is_kept(make, shares):
     model, x = make(), torch.linspace(-1, 1, 9216 if issubclass(make, Indexed) else 2048).view(-1, 32)
 

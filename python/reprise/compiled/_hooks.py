@@ -119,6 +119,7 @@ def _compile(original: Callable[..., Any], begin_graph: Callable[[str | UsageErr
             halves = partition(joint, inputs, **known)
         keep_order(graph.finish(*halves))
         until_compiled.enter_context(added_up(halves[0]))
+        until_compiled.enter_context(laid_out_as_default(halves[0]))
         return halves
 
     backward = options["bw_compiler"] or options["fw_compiler"]

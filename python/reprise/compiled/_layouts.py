@@ -7,6 +7,7 @@ sums are then added up in another order: by loops, and in libraries of linear al
 from __future__ import annotations
 
 import contextlib
+import types
 from collections.abc import Iterator
 from typing import Any
 from unittest.mock import patch
@@ -27,6 +28,7 @@ EXACT = frozenset("add sub mul div neg abs clone convert_element_type where relu
 _MERGED = (Kind.LOOP, Kind.VIEW, Kind.REDUCTION)
 # These read by places in memory.
 _BY_PLACE = (torch.ops.aten.as_strided.default, torch.ops.aten.as_strided_scatter.default)
+_CONVOLUTION = torch.ops.aten.convolution.default
 # In the `meta` of a node that is laid out as if its half had no convolution.
 _WITHOUT = "reprise_without_convolution"
 
@@ -68,10 +70,9 @@ def _without_convolutions(backward: fx.GraphModule, joint: Joint) -> None:
     """Backward's own nodes are laid out as if no convolution of forward ran again. What such a convolution computes is in another layout
     than the graph says, so operators of backward get their images in the layout that they have by default."""
     assert joint.layouts is not None
-    convolution = torch.ops.aten.convolution.default
-    if any(node.target is convolution and joint.after_tangents[at] for at, node in enumerate(joint.nodes)):
+    if any(node.target is _CONVOLUTION and joint.after_tangents[at] for at, node in enumerate(joint.nodes)):
         return
-    if not backward.graph.find_nodes(op="call_function", target=convolution):
+    if not _has_convolution(backward):
         return
     for node in list(backward.graph.nodes):
         if not joint.after_tangents[joint.named.get(original_name(node), 0)]:
@@ -168,7 +169,29 @@ def _keep_loops(forward: fx.GraphModule, joint: Joint) -> None:
             new = _lay_out(node, of_default)
             _replace(node, new)
             replace_handed_over(node, new)
+    by_default, images = {joint.nodes[at].name for at in joint.layouts.saved}, _images(forward)
+    for node in results[joint.outputs_of_forward:]:
+        if node in images and original_name(laid_out(node)) not in by_default:
+            # Inductor would lay out this result for a later convolution, and what else reads it would get it in that layout.
+            new = node if node is not laid_out(node) else _lay_out(node, node.meta["val"].stride())
+            new.meta[_WITHOUT] = True
+            replace_handed_over(node, new)
     output.args = (tuple(results),)
+
+
+def _images(half: fx.GraphModule) -> set[fx.Node]:
+    """What inductor has in channels-last layout because of convolutions before or after it, but for their own results."""
+    from torch._inductor import graph
+
+    lowering: Any = graph.GraphLowering
+    found = lowering.find_nodes_prefer_channels_last(types.SimpleNamespace(module=half)) if _has_convolution(half) else ()
+    return {node for node in found if node.op == "call_function" and node.target is not _CONVOLUTION
+            and isinstance(node.meta.get("val"), torch.Tensor) and node.meta["val"].dim() == 4
+            and all(isinstance(each, int) for each in node.meta["val"].stride())}
+
+
+def _has_convolution(half: fx.GraphModule) -> bool:
+    return bool(half.graph.find_nodes(op="call_function", target=_CONVOLUTION))
 
 
 def _plain_loops(half: fx.GraphModule, in_memory: InMemory) -> set[fx.Node]:

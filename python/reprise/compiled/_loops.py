@@ -51,7 +51,8 @@ def loops_of(nodes: list[Any], joint: Joint) -> tuple[Loops, InMemory]:
         if name is None:
             continue
         body = each._body
-        written = [place for index in body.get_write_exprs() for place in _places_alone(index)]
+        meets = _steps_of_scatter(joint.nodes[joint.named[name]], each.node) if not each.is_reduction() else ()
+        written = [place for index in body.get_write_exprs() for place in _places_alone(index, meets)]
         added = {variable: size for variable, size in body.var_ranges.items() if variable not in written}
         for load in body.memory_usage[MemoryUsageType.LOAD]:
             buffer = V.graph.try_get_buffer(load.buffer_name)
@@ -262,10 +263,9 @@ def keep_operands(joint: Joint, default: set[int]) -> bool:
         others = {joint.named[read] for read, order in found.items() if order != expected.get(read, order)}
         if not others:
             continue
-        if not is_scatter(joint.nodes[joint.named[name]]):
-            # A loop goes through memory in the order that suits most of what it reads. What has another layout may be the rest.
-            others |= {joint.named[read] for read in found if joint.newest_operands.get(read) != joint.layouts.operands.get(read)}
-            differing.add(joint.named[name])
+        # A loop goes through memory in the order that suits most of what it reads. What has another layout may be the rest.
+        others |= {joint.named[read] for read in found if joint.newest_operands.get(read) != joint.layouts.operands.get(read)}
+        differing.add(joint.named[name])
         missing, more = ({joint.named[each] for each in one.keys() - two.keys()} for one, two in ((expected, found), (found, expected)))
         made = {each for each in (others | more) - default if joint.in_forward[each] and joint.is_operator(each)}
         not_kept = {each for each in made - joint.must_keep if not joint.is_once(each)}
@@ -293,13 +293,25 @@ def _until(ends: set[int], begin: set[int], next_ones: list[list[int]], goes_on:
     return seen & ends
 
 
-def _places_alone(index: Any) -> list[Any]:
-    """The variables of an index that no other one shares a dimension with. Others may meet at one place."""
+def _places_alone(index: Any, meets: Collection[range]) -> list[Any]:
+    """The variables of an index that no other one shares a dimension with. Others may meet at one place, as may all whose steps in
+    memory are among those of `meets`."""
     from torch._inductor.virtualized import V
 
     variables = sorted(index.free_symbols, key=str)
-    strides = V.graph.sizevars.stride_vars(index, variables)
-    return [each for each, stride in zip(variables, strides) if strides.count(stride) == 1]
+    strides = list(map(_number, V.graph.sizevars.stride_vars(index, variables)))
+    return [each for each, stride in zip(variables, strides)
+            if strides.count(stride) == 1 and not any(stride in steps for steps in meets)]
+
+
+def _steps_of_scatter(node: Any, buffer: Any) -> list[range]:
+    """How far apart in memory the places are along the dimensions in which an operator adds at places that it reads or computes."""
+    _, into, *_ = node.args
+    at = [place for place, index in enumerate(into) if index is not None] if isinstance(into, (list, tuple)) else [into]
+    sizes, strides = (list(map(_number, each)) for each in (buffer.get_size(), buffer.get_stride()))
+    if not all(isinstance(each, int) and each < len(sizes) for each in at):
+        return [range(1, math.prod(sizes))]
+    return [range(strides[each], strides[each] * sizes[each]) for each in at]
 
 
 def _order(index: Any, added: dict[Any, Any]) -> Order:
