@@ -306,7 +306,7 @@ def _places_alone(index: Any, meets: Collection[range]) -> list[Any]:
 
 def _steps_of_scatter(node: Any, buffer: Any) -> list[range]:
     """How far apart in memory the places are along the dimensions in which an operator adds at places that it reads or computes."""
-    _, into, *_ = node.args
+    into = next((each for each in node.args[1:] if not isinstance(each, fx.Node)), ())  # a dimension, or an index for some
     at = [place for place, index in enumerate(into) if index is not None] if isinstance(into, (list, tuple)) else [into]
     sizes, strides = (list(map(_number, each)) for each in (buffer.get_size(), buffer.get_stride()))
     if not all(isinstance(each, int) and each < len(sizes) for each in at):
