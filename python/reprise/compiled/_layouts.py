@@ -72,7 +72,7 @@ def _without_convolutions(backward: fx.GraphModule, joint: Joint) -> None:
     assert joint.layouts is not None
     if any(node.target is _CONVOLUTION and joint.after_tangents[at] for at, node in enumerate(joint.nodes)):
         return
-    if not _has_convolution(backward):
+    if not has_convolution(backward):
         return
     for node in list(backward.graph.nodes):
         if not joint.after_tangents[joint.named.get(original_name(node), 0)]:
@@ -86,8 +86,8 @@ def _without_convolutions(backward: fx.GraphModule, joint: Joint) -> None:
 
 @contextlib.contextmanager
 def laid_out_as_default(half: fx.GraphModule) -> Iterator[None]:
-    """Inductor, which compiles that half inside, does not lay out backward's own results as a convolution of forward that runs
-    again would have them."""
+    """Inductor, which compiles that half inside, does not lay out for convolutions what is marked so: backward's own results, and what
+    forward hands over under a plan alone."""
     from torch._inductor import graph
 
     if not any(_WITHOUT in node.meta for node in half.graph.nodes):
@@ -184,13 +184,13 @@ def _images(half: fx.GraphModule) -> set[fx.Node]:
     from torch._inductor import graph
 
     lowering: Any = graph.GraphLowering
-    found = lowering.find_nodes_prefer_channels_last(types.SimpleNamespace(module=half)) if _has_convolution(half) else ()
+    found = lowering.find_nodes_prefer_channels_last(types.SimpleNamespace(module=half)) if has_convolution(half) else ()
     return {node for node in found if node.op == "call_function" and node.target is not _CONVOLUTION
             and isinstance(node.meta.get("val"), torch.Tensor) and node.meta["val"].dim() == 4
             and all(isinstance(each, int) for each in node.meta["val"].stride())}
 
 
-def _has_convolution(half: fx.GraphModule) -> bool:
+def has_convolution(half: fx.GraphModule) -> bool:
     return bool(half.graph.find_nodes(op="call_function", target=_CONVOLUTION))
 
 

@@ -16,7 +16,7 @@ from ._costs import COSTS, loops
 from ._inductor import Handing, Schedule, schedule_of
 from ._joint import Joint, Layouts, Others, Vectors
 from ._kinds import Kind, is_size, kind_of
-from ._layouts import compute_as_default, reads_out_of_order, strides_of
+from ._layouts import compute_as_default, has_convolution, reads_out_of_order, strides_of
 from ._sizes import bytes_of
 from ._torch import backward_extracted_once, partitioners, without_warnings_of_nodes
 
@@ -38,7 +38,7 @@ class Halves:
         self.others = others
         self.gradients = sum(joint.bytes[at] for at in {joint.roots[at] for at in joint.backward_outputs})
         # The layouts of convolutions are not those of the graph, here and in backward.
-        has_layouts = joint.fuses and any(node.target is torch.ops.aten.convolution.default for node in forward.graph.nodes)
+        has_layouts = joint.fuses and has_convolution(forward)
         is_compared = _may_compute_otherwise(joint, cut)
         forward_schedule = schedule_of(forward, joint) if has_layouts or joint.draw_order is None or is_compared else None
         joint.newest_vectors_of_forward = forward_schedule.vectors if forward_schedule and is_compared else {}
