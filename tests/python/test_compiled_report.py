@@ -4,6 +4,7 @@ import re
 
 import pytest
 import torch
+from torch import nn
 
 import reprise
 import test_compiled
@@ -22,6 +23,24 @@ def test_a_report_has_what_was_planned_beside_what_was_measured(backend):
     assert sum(report.kept.values()) == report.handed_over
     assert sum(report.recomputed_lines.values()) == sum(report.recomputed.values())
     assert any(re.fullmatch(re.escape(test_compiled.__file__) + r":\d+", line) for line in report.recomputed_lines)
+
+
+class Loss(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh())
+
+    def forward(self, x):
+        return self.body(x).square().mean()
+
+
+def test_views_of_inputs_are_not_counted_as_handed_over():
+    model = Loss()
+    call = reprise.compile(model, memory_budget="1GiB", backend="aot_eager")
+    steps(call, model, words=torch.randn(4, 64, 64))  # linear layers keep views of two dimensions
+    (report,) = call.memory_budget.report()
+    assert report.measured_peak == pytest.approx(report.predicted_peak, rel=0.01)
+    assert report.handed_over == sum(report.kept.values()) == 2 * 4 * 64 * 64 * 4
 
 
 def test_a_report_measures_calls_in_which_nothing_is_compiled():

@@ -1,6 +1,7 @@
 """What torch.compile does behind a plan's back: each test is of one such thing. Operators run as they are (aot_eager)."""
 
 import contextlib
+import functools
 import json
 import re
 import warnings
@@ -39,10 +40,10 @@ def loss_outside(call):
     return lambda words: F.cross_entropy(call(words)[0].flatten(0, 1), words.flatten())
 
 
-def quietly(call, model, count=4):
+def quietly(call, model, count=4, words=None):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return steps(call, model, count)
+        return steps(call, model, count, words)
 
 
 def test_outputs_that_nobody_holds_and_gradients_that_come_in_are_predicted():
@@ -110,6 +111,25 @@ def test_blocks_compiled_one_by_one_share_the_bytes_of_their_step(share):
     assert all(is_same(values, expected) for values, _ in found)
     assert limits.peaks[0] <= live + share * default + 8192  # without what planning takes
     assert max(peak for _, peak in found[1:]) <= share * default and found[-1][1] > 0.75 * share * default
+
+
+@pytest.mark.parametrize("shape", [(256, 64), (4, 64, 64)])
+@pytest.mark.parametrize("share", [0.9, 0.6])
+def test_blocks_hand_over_less_where_each_by_itself_would_take_more(share, shape):
+    """In three dimensions a block keeps a view of what the block before it made, and nobody has the whole."""
+    x = torch.randn(shape)
+
+    def run():
+        torch.manual_seed(1)
+        torch._dynamo.reset()
+        model = nn.ModuleList(nn.Sequential(nn.Linear(64, 128), nn.Tanh(), nn.Linear(128, 64)) for _ in range(6))
+        blocks = [torch.compile(block, backend="aot_eager", dynamic=False) for block in model]
+        return quietly(lambda x: functools.reduce(lambda y, block: block(y), blocks, x).square().mean(), model, words=x)
+
+    expected, default = run()
+    with compiled.budget(f"{share:.0%}"):
+        found, peak = run()
+    assert is_same(found, expected) and peak <= share * default
 
 
 def test_parts_of_a_model_hand_over_little_until_all_are_known():

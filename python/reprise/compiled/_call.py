@@ -5,8 +5,11 @@ from __future__ import annotations
 import dataclasses
 import time
 import weakref
+from collections.abc import Callable
+from typing import Any
 
 import torch
+from torch.multiprocessing import reductions
 
 from .._reprise import PeakScope, _FreedBlocksUse, default_device
 from ._joint import Joint, Measured, Others
@@ -64,15 +67,18 @@ class Call(WatchedCall):
         self.sizes = sizes
         self._device = device
         self._since: PeakScope | None = None
-        self._outputs: list[weakref.ref[torch.Tensor]] = []
+        self._outputs: list[Callable[[], bool]] = []  # whether somebody has them
         self._kept: tuple[bool, ...] = ()
 
-    def made(self, outputs: list[torch.Tensor]) -> None:
-        self._outputs = [weakref.ref(each) for each in outputs]
+    def made(self, outputs: list[torch.Tensor], handed_over: tuple[bool, ...]) -> None:
+        """`handed_over`: of each output, whether its memory is kept for backward as well."""
+        if len(handed_over) != len(outputs):
+            handed_over = (True,) * len(outputs)
+        self._outputs = [_watched(*each) for each in zip(outputs, handed_over)]
         self._since = PeakScope(self._device)
 
     def held(self) -> tuple[bool, ...]:
-        return tuple(each() is not None for each in self._outputs)
+        return tuple(each() for each in self._outputs)
 
     def first_backward_begins(self) -> None:
         self._kept = self.held()
@@ -92,6 +98,17 @@ class Call(WatchedCall):
         if growth is None:
             return None
         return Measured(_rounded(beside * growth), held, _rounded(between * growth), kept, freed)
+
+
+def _watched(output: torch.Tensor, is_handed_over: bool) -> Callable[[], bool]:
+    """Gives whether somebody has the tensor, or a view of it, such as a later graph hands to its backward. Of memory that this graph
+    keeps itself, views cannot be told from its own."""
+    tensor = weakref.ref(output)
+    if is_handed_over or output.layout is not torch.strided:
+        return lambda: tensor() is not None
+    weak: Any = reductions.StorageWeakRef
+    memory = weak(output.untyped_storage())
+    return lambda: tensor() is not None or not memory.expired()
 
 
 def _rounded(count: float) -> int:

@@ -68,7 +68,7 @@ class PlannedGraph:
 
     def forward_ends(self, call: Call, outputs: list[torch.Tensor]) -> None:
         call.forward_ends()
-        call.made(outputs)
+        call.made(outputs, self.chosen.halves.are_handed_over() if self.chosen else ())
 
     def first_backward_begins(self) -> None:
         for call in self.calls():

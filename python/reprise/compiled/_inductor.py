@@ -129,7 +129,8 @@ def _results(module: fx.GraphModule, joint: Joint, names: list[str]) -> tuple[di
     for node, result, buffer, name in zip(outputs, V.graph.graph_outputs, V.graph.get_output_names(), names):
         if not isinstance(node, fx.Node) or not isinstance(node.meta.get("val"), torch.Tensor):
             continue
-        if node.op == "placeholder" and buffer not in V.graph.graph_inputs:
+        is_of_input = name in joint.named and not joint.memories([joint.named[name]])
+        if is_of_input and buffer not in V.graph.graph_inputs:
             copies[name] = bytes_of(node)
         stride = numbers(result.maybe_get_stride())
         if stride is not None:

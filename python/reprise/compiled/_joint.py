@@ -240,6 +240,11 @@ class Joint:
         """Whatever is handed over."""
         return self.nodes[at].op == "call_function" and (not self.in_forward[at] or at in self.must_repeat)
 
+    def memories(self, values: Iterable[int]) -> set[int]:
+        """That these are in, but for that of forward's inputs, which are live before it."""
+        roots = {self.roots[at] for at in values}
+        return {root for root in roots if self.nodes[root].op == "call_function" or self.is_tangent[root]}
+
     def closure(self, begin: Iterable[int], stops: Any) -> set[int]:
         seen: set[int] = set()
         open_nodes = list(begin)
@@ -329,7 +334,7 @@ class Joint:
 
     def _outputs_of(self, held: tuple[bool, ...]) -> set[int]:
         held = held or (True,) * len(self.forward_outputs)
-        return {self.roots[at] for at, is_held in zip(self.forward_outputs, held) if is_held}
+        return self.memories(at for at, is_held in zip(self.forward_outputs, held) if is_held)
 
     def freed(self, others: Others) -> list[int]:
         """The gradients that come in and are freed after their last use, as what forward hands over."""

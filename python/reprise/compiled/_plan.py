@@ -179,7 +179,7 @@ class GraphPlanner:
             self._stand_beside(Others(beside, beside))
         after = measured.between if measured and is_last else 0
         smallest, default = (each.beside(Others(after, measured=measured)) for each in (self.smallest().halves, self.default))
-        if smallest.peak > default.peak:
+        if max(smallest.peak, smallest.between + (beside or 0)) > max(default.peak, default.between + (beside or 0)):
             smallest = default
         return Need((smallest.early_peak, smallest.late_peak), (smallest.between, smallest.late),
                     (default.early_peak, default.late_peak), (default.between, default.late),

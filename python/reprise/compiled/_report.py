@@ -59,7 +59,7 @@ def _operators_again(joint: Joint, cut: Cut) -> list[int]:
 
 def _kept(joint: Joint, chosen: Chosen) -> dict[str, int]:
     counts = {"copies in other layouts": chosen.halves.copies} if chosen.halves.copies else {}
-    for at in dict.fromkeys(joint.roots[each] for each in chosen.cut.saved):
+    for at in sorted(joint.memories(chosen.cut.saved)):
         if joint.bytes[at]:
             name = module_of(joint.nodes[at])
             counts[name] = counts.get(name, 0) + joint.bytes[at]

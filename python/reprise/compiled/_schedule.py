@@ -29,7 +29,7 @@ class Halves:
         forward, backward = _split(joint, cut)
         self.hand_over(joint, cut)
         self.saved = sum(joint.bytes[at] for at in self._roots)
-        handed = {joint.nodes[at].name: joint.roots[at] for at in saved}
+        handed = {joint.nodes[at].name: joint.roots[at] for at in saved if joint.roots[at] in self._roots}
         # Gradients that nobody else has are freed alike.
         freed = {joint.nodes[at].name: joint.roots[at] for at in joint.freed(others)}
         handed |= freed
@@ -73,7 +73,7 @@ class Halves:
             joint.forward_of_default = self._to_schedule or (lambda: forward_schedule)
 
     def hand_over(self, joint: Joint, cut: Cut) -> None:
-        self._joint, self._cut, self._roots = joint, cut, {joint.roots[at] for at in cut.saved}
+        self._joint, self._cut, self._roots = joint, cut, joint.memories(cut.saved)
         self._beside: dict[tuple[frozenset[int], frozenset[int]], Halves] = {}
 
     def beside(self, others: Others) -> Halves:
@@ -97,6 +97,10 @@ class Halves:
 
     def held(self, others: Others) -> int:
         return sum(self._joint.bytes[at] for at in self._joint.outputs_in_backward(others) - self._roots)
+
+    def are_handed_over(self) -> tuple[bool, ...]:
+        """Of each output of forward, whether it is handed to backward as well."""
+        return tuple(self._joint.roots[at] in self._roots for at in self._joint.forward_outputs)
 
     def between_with(self, sizes: dict[str, int], others: Others) -> int:
         """What is handed over and held in a call with these sizes."""

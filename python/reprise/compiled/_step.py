@@ -86,7 +86,7 @@ class Step:
         at, is_backward = self.operators[slot]
         values = {*self._memory.sources[at], *(self.joint.items(at) or (at,))}
         last = self._last_reads(self.operators)
-        values |= {each for each in {self.joint.roots[saved] for saved in cut.saved} if (last[each] >= slot if is_backward else each < at)}
+        values |= {each for each in self.joint.memories(cut.saved) if (last[each] >= slot if is_backward else each < at)}
         return sorted(values, key=lambda each: (-self.joint.bytes[each], each))
 
     def _is_fixed(self, at: int) -> bool:
