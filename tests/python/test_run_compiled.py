@@ -99,6 +99,17 @@ def test_sizes_that_vary_are_planned(of_operators, tmp_path):
     assert [max(each["sizes"].values(), default=0) for each in figures["graphs"]][-1] >= 64, figures["graphs"]
 
 
+def test_blocks_hand_over_less_where_each_by_itself_would_take_more(of_operators, tmp_path):
+    script = written(tmp_path, "lambda y, w=torch.linspace(-1, 1, 2**14).view(64, 256).requires_grad_(): (y @ w).tanh() @ w.T",
+                     backward="call(call(call(call(call(call(x)))))).mean().backward()")
+    expected, report = plain(script), tmp_path / "report.json"
+    torch._dynamo.reset()
+    out, errors, code = managed("--budget", "70%", "--report", report, script)
+    assert (out, code) == (expected, 0), errors
+    figures = json.loads(report.read_text())
+    assert 0 < figures["peak"] <= figures["limit"], errors
+
+
 @pytest.mark.parametrize("budget", ["80%", "least", "+150KB"])
 def test_calls_of_one_graph_that_are_open_at_once_count_each(of_operators, tmp_path, budget):
     script = written(tmp_path, "lambda x: (x.sin() * x.cos()).exp()", backward="call(call(call(call(x)))).mean().backward()")

@@ -14,7 +14,7 @@ import gc
 import threading
 import warnings
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from types import CodeType
 from typing import Any
 
@@ -29,7 +29,7 @@ from ._cache import CachedPlanner
 from ._call import SCALARS, Call, WatchedCall
 from ._graph import PlannedGraph
 from ._joint import Joint, Measured, Others
-from ._needs import Need, largest_share, stacked, stacked_needs
+from ._needs import Need, largest_share, needs_of_step, stacked, stacked_needs
 from ._plan import Chosen, GraphPlanner, NoPlan, for_range
 from ._ranks import Agreement
 from ._report import GraphReport, report_of
@@ -364,24 +364,17 @@ class CompiledBudget:
 
     def _plan_again(self) -> None:
         self._corrections += 1
-        planned = [each for each in self._in_step if each.planner]
-        if len(planned) < 2:
-            self._needs = self._needs_beside([None] * len(planned))
-        else:
-            # Among few graphs the peak of each counts, and among many what each hands over.
-            between = [each.planner.default.between for each in planned if each.planner]
-            several = [self._needs_beside(beside) for beside in ([0] * len(planned), [sum(between) - each for each in between])]
-            self._needs = min(several, key=lambda needs: max(stacked_needs(needs, 0.0)))
+        last = len(self._in_step) - 1
+        calls = [(place, each.planner, self.graphs.index(each)) for place, each in enumerate(self._in_step) if each.planner]
+
+        def need(at: int, beside: int | None) -> Need:
+            place, planner, graph = calls[at]
+            return planner.need(graph, self.measured.get(place), is_last=place == last, beside=beside)
+
+        self._needs = needs_of_step([planner.default.between for _, planner, _ in calls], need)
         for code in {each.code for each in self.graphs}:
             forget(code, {each.compilation for each in self.graphs if each.code is code})
         self._reported, self.graphs, self._in_step = self.report(), [], []
-
-    def _needs_beside(self, beside: Sequence[int | None]) -> list[Need]:
-        """Of the calls of the step, each beside what others hand over."""
-        last = len(self._in_step) - 1
-        calls = [(place, each.planner, self.graphs.index(each)) for place, each in enumerate(self._in_step) if each.planner]
-        return [planner.need(graph, self.measured.get(place), is_last=place == last, beside=count)
-                for (place, planner, graph), count in zip(calls, beside)]
 
     @property
     def planned_peak(self) -> int:

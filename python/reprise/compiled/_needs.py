@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ._joint import Measured
@@ -61,6 +62,17 @@ def stacked(halves: list[Any]) -> int:
         between += each.between
         late += each.late
     return peak
+
+
+def needs_of_step(between: Sequence[int], need: Callable[[int, int | None], Need]) -> list[Need]:
+    """Of calls whose default plans hand over so many bytes. `need` gives that of a call by its place, for a smallest plan beside
+    what others hand over. Among few calls the peak of each counts, and among many what each hands over."""
+    count, handed_over = len(between), sum(between)
+    if count < 2:
+        return [need(at, None) for at in range(count)]
+    several = [[need(at, beside) for at, beside in enumerate(every)]
+               for every in ([0] * count, [handed_over - each for each in between])]
+    return min(several, key=lambda needs: max(stacked_needs(needs, 0.0)))
 
 
 def largest_share(needs: list[Need], room: int) -> float:

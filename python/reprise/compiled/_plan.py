@@ -160,6 +160,8 @@ class GraphPlanner:
                 repeats = self.step.step.smallest(moves=_MOVES_FOR_LEAST, repeats=True)
                 if repeats.peak < _WORTH_IT * plan.peak:
                     self._realize(repeats)
+            if self._others.between:
+                self._realize_least_handed_over()
             self._has_smallest = not self._keeps_layouts()
         least, *others = sorted(self._realized, key=lambda each: each.halves.late_peak)
         for each in others:
@@ -222,8 +224,17 @@ class GraphPlanner:
         return ", ".join(texts) + (f", and {len(others)} others ({format_bytes(sum(others))})" if others else "")
 
     def _error_at_least(self) -> int:
-        smallest = self.smallest()
-        return smallest.halves.peak - smallest.plan.peak
+        self.smallest()
+        found = min((each for each in self._realized if each.step is self._step), key=lambda each: each.halves.late_peak)
+        return found.halves.peak - found.plan.peak
+
+    def _realize_least_handed_over(self) -> None:
+        """Beside other graphs such a plan may be the smallest where the planner expects too much of backward, as it does where a loop
+        writes its result in place of what it reads."""
+        beside = self.default.own_peak + self.joint.bytes_of_forward  # so that nothing else counts
+        step = Step(self.joint, Others(beside, beside))
+        plan = step.step.smallest(moves=_MOVES_FOR_LEAST)
+        self._realize(plan, step)
 
     def _plan(self, room: int) -> _SplitPlan:
         plan = self.step.step.plan(room, moves=_MOVES)
@@ -233,10 +244,12 @@ class GraphPlanner:
         """Whether backward may run operators more than once; those of regions run where torch has them run."""
         return not self.joint.must_repeat
 
-    def _realize(self, plan: _SplitPlan) -> Halves:
-        cut = self.step.cut_of(plan)
+    def _realize(self, plan: _SplitPlan, step: Step | None = None) -> Halves:
+        """`step`: that it was made for."""
+        step = step or self.step
+        cut = step.cut_of(plan)
         halves = Halves(self.joint, cut, self._others)
-        self._realized.append(Realized(halves, cut, plan, self.step))
+        self._realized.append(Realized(halves, cut, plan, step))
         return halves
 
     def _keeps_layouts(self) -> bool:

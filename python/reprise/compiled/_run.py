@@ -24,7 +24,7 @@ from ._again import Cut
 from ._cache import CachedPlanner
 from ._call import Shown, WatchedCall
 from ._joint import Joint, Others
-from ._needs import Need, stacked, stacked_needs
+from ._needs import Need, needs_of_step, stacked, stacked_needs
 from ._plan import Chosen, GraphPlanner, NoPlan, for_range
 from ._report import GraphReport, report_of
 from ._sizes import Seen
@@ -125,6 +125,14 @@ class RunGraphs:
             self._needs[planner.key] = planner.need()
         return self._needs[planner.key]
 
+    def _needs_of_step(self) -> list[Need]:
+        """Of the step that ended last."""
+        planners = [each.planner for each in self._most if each.planner]
+        if any(each.key not in self._needs for each in planners):
+            needs = needs_of_step([each.default.between for each in planners], lambda at, beside: planners[at].need(beside=beside))
+            self._needs |= {planner.key: need for planner, need in zip(planners, needs)}
+        return [self._needs[each.key] for each in planners]
+
     def plan_again(self, saving: float) -> bool:
         """Every graph saves that part of what it can from now on. Whether one is compiled anew for it."""
         self.saving = min(max(saving, 0.0), 1.0)
@@ -164,7 +172,7 @@ class RunGraphs:
 
     def can_save(self) -> int:
         """Bytes between the compiler's own plans and the smallest ones, in the step that ended last."""
-        needs = [self._need(each.planner) for each in self._most if each.planner]
+        needs = self._needs_of_step()
         return max(0, int(max(stacked_needs(needs, 1)) - max(stacked_needs(needs, 0))))
 
     def saved(self) -> int:
