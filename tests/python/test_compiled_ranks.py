@@ -35,6 +35,11 @@ def test_sharded_models_are_planned_and_no_collective_runs_for_that(kind, found)
         assert plain == planned > 0
 
 
+def test_graphs_of_buckets_share_the_bytes(found):
+    for each in (rank["data_parallel"] for rank in found):
+        assert each["same"] and each["graphs"] > 1 and each["share"] <= 0.75
+
+
 def test_other_graphs_are_planned_by_each_with_a_warning(found):
     for rank, each in enumerate(found):
         assert each["other_graph"]["same"] and each["other_graph"]["predicted"] <= 0.85 * each["other_graph"]["default"]

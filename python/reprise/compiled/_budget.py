@@ -71,6 +71,7 @@ class CompiledBudget:
         # The calls of the step that is open, or of the last one, and what was measured at their backward.
         self._in_step: list[PlannedGraph] = []
         self._sizes: list[dict[str, int]] = []  # of these calls, by symbol
+        self._uncalled: list[PlannedGraph] = []  # compiled before any of them is called, as those of DDP
         self._seen: dict[CodeType, Seen] = {}
         self.measured: dict[int, Measured] = {}
         self.peaks: list[int] = []
@@ -126,7 +127,8 @@ class CompiledBudget:
             live += SCALARS  # it is to bind nothing
         if self._needs:
             return live + int(share * max(stacked_needs(self._needs, 1.0)))
-        default = [each.chosen.default for each in self._in_step if each.chosen] if self._is_open() or newest is None else []
+        known = [*(self._in_step if self._is_open() or newest is None else ()), *self._uncalled]
+        default = [each.chosen.default for each in known if each.chosen]
         return live + int(share * stacked([*default, *([newest.default] if newest else [])]))
 
     def choose(self, graph: PlannedGraph, joint: Joint, default: list[fx.Node]) -> Chosen:
@@ -134,7 +136,7 @@ class CompiledBudget:
             joint.require_device(default_device() if self.device is None else torch.device(self.device))
             if self._scope:
                 self._peak_before_planning = max(self._peak_before_planning, self._scope.peak)
-            at = len(self._in_step) if self._is_open() else 0
+            at = (len(self._in_step) if self._is_open() else 0) + len(self._uncalled)
             graph.name = f"graph {len(self.graphs)}, of {name_of(graph.code)}"
             before = self._needs
             found: dict[CachedPlanner, Chosen] = {}
@@ -152,6 +154,7 @@ class CompiledBudget:
             if seen.plans > ranges:
                 self._corrections = 0
             self.graphs.append(graph)
+            self._uncalled.append(graph)
             self._warn_of_limit(graph)
             if self._scope:
                 self._scope.__enter__()  # what planning took is not the step's
@@ -181,7 +184,7 @@ class CompiledBudget:
         before = self._live_before if self._is_open() else live
         is_estimate = self._outgrow_needs(planner, at)
         limit = self._limit_above(before, planner)
-        live += self._growth_of_live(planner, at)
+        live += self._growth_of_live(planner, at) + sum(each.chosen.halves.between for each in self._uncalled if each.chosen)
         others, under_later = self._needed_after(at, limit)
         live += under_later
         # Ranks see different sizes, and compile for larger ones at different times.
@@ -295,6 +298,7 @@ class CompiledBudget:
                 self._scope, self._peak_before_planning, self._in_step, self._sizes = PeakScope(self.device), 0, [], []
                 self.measured, self._is_forward = {}, True
             self._in_step.append(graph)
+            self._uncalled = [each for each in self._uncalled if each is not graph]
             self._sizes.append(sizes)
             return Call(len(self._in_step) - 1, live, self.device, sizes, self._ended)
 
@@ -331,7 +335,7 @@ class CompiledBudget:
             self._scope.__exit__(None, None, None)
             peak = max(self._scope.peak, self._peak_before_planning)
             limit = self._limit_above(self._live_before)
-            self._scope, self._is_planning = None, False
+            self._scope, self._is_planning, self._uncalled = None, False, []
             self.peaks.append(peak)
             self._settle(peak, limit)
 

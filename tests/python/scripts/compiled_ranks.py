@@ -52,6 +52,39 @@ def fully_sharded():
     return fully_shard(Network())
 
 
+class Wide(torch.nn.Module):
+    """Of parameters for several buckets."""
+
+    def __init__(self):
+        super().__init__()
+        self.blocks = torch.nn.ModuleList(
+            torch.nn.Sequential(torch.nn.Linear(256, 1024), torch.nn.GELU(), torch.nn.Dropout(0.1), torch.nn.Linear(1024, 256)) for _ in range(3))
+
+    def forward(self, x):
+        for each in self.blocks:
+            x = x + each(x)
+        return x.square().mean()
+
+
+def data_parallel(share):
+    """torch compiles a graph for each bucket of gradients, before any of them runs. Whether gradients are the same, the graphs, and
+    the bytes of the last step by those of torch.compile."""
+    found, peaks = [], []
+    for compile in (torch.compile, lambda call, **options: reprise.compile(call, memory_budget=share, **options)):
+        torch._dynamo.reset()
+        torch.manual_seed(1)
+        model = torch.nn.parallel.DistributedDataParallel(Wide(), bucket_cap_mb=2)
+        call, x = compile(model, backend="aot_eager", dynamic=False), torch.randn(1024, 256)
+        for _ in range(3):
+            model.zero_grad()
+            torch.manual_seed(dist.get_rank())
+            with reprise.PeakScope() as scope:
+                call(x).backward()
+        found.append([each.grad for each in model.parameters()])
+        peaks.append(scope.peak_above_start)
+    return {"same": all(map(torch.equal, *found)), "graphs": len(call.memory_budget.report()), "share": peaks[1] / peaks[0]}
+
+
 def collectives():
     """How many this process has begun."""
     return dist.group.WORLD._get_sequence_number_for_group()
@@ -112,6 +145,7 @@ def main():
     except reprise.BudgetError as error:
         found["refused"] = str(error)
     found["tensor_parallel"], found["fully_sharded"] = sharded(tensor_parallel, "75%"), sharded(fully_sharded, "75%")
+    found["data_parallel"] = data_parallel("75%")
     found["other_graph"] = trained(2 + rank, "85%")
     _ranks._WAIT = 0.5
     if rank == 1:
