@@ -259,3 +259,27 @@ def test_a_backward_is_of_its_own_call(monkeypatch, retain_graph):
         loss.backward()
     other.sum().backward()
     assert places == [0, 1] and len(call.memory_budget.peaks) == 1
+
+
+@torch.library.custom_op("reprise_use::twice", mutates_args=())
+def twice(x: torch.Tensor) -> torch.Tensor:
+    return 2 * x
+
+
+twice.register_fake(torch.empty_like)
+twice.register_autograd(lambda context, gradient: 2 * gradient)
+
+
+class Custom(nn.Module):
+    def forward(self, x, weight):
+        for _ in range(3):
+            x = twice(x @ weight).sigmoid().square()
+        return x.mean()
+
+
+def test_what_is_computed_of_a_custom_operator_s_result_may_run_again():
+    x, weight = torch.randn(64, 64), torch.randn(64, 64, requires_grad=True)
+    call = reprise.compile(Custom(), memory_budget="64GiB")
+    call(x, weight).backward()
+    (report,) = call.memory_budget.report()
+    assert report.recomputed, "the compiler's own plan runs sigmoids again"

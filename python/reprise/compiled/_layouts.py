@@ -22,7 +22,9 @@ from ._torch import stored_apart
 from ._vectors import add_up_by
 
 # Their loops go through memory in parts, or their layout is not the graph's.
-_OTHERWISE = frozenset("cat slice select slice_scatter select_scatter convolution".split())
+_OTHERWISE = frozenset(
+    "cat slice select slice_scatter select_scatter convolution constant_pad_nd repeat gather index index_select _unsafe_index "
+    "_unsafe_masked_index".split())
 # The same with and without vector code.
 EXACT = frozenset("add sub mul div neg abs clone convert_element_type where relu iota full".split())
 _MERGED = (Kind.LOOP, Kind.VIEW, Kind.REDUCTION)
