@@ -23,8 +23,10 @@ from ._vectors import add_up_by
 
 # Their loops go through memory in parts, or their layout is not the graph's.
 _OTHERWISE = frozenset(
-    "cat slice select slice_scatter select_scatter convolution constant_pad_nd repeat gather index index_select _unsafe_index "
-    "_unsafe_masked_index".split())
+    "cat slice select slice_scatter select_scatter diagonal_scatter convolution constant_pad_nd repeat rev gather index index_select "
+    "_unsafe_index _unsafe_masked_index _adaptive_avg_pool2d adaptive_max_pool2d avg_pool2d avg_pool3d _low_memory_max_pool_with_offsets "
+    "max_pool2d_with_indices max_pool3d_with_indices upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d "
+    "_upsample_nearest_exact2d _upsample_nearest_exact3d".split())
 # The same with and without vector code.
 EXACT = frozenset("add sub mul div neg abs clone convert_element_type where relu iota full".split())
 _MERGED = (Kind.LOOP, Kind.VIEW, Kind.REDUCTION)
@@ -206,7 +208,7 @@ def _plain_loops(half: fx.GraphModule, in_memory: InMemory) -> set[fx.Node]:
     out_of_order: set[fx.Node] = set()  # their own loops
     for node in nodes:
         is_dense = _is_contiguous(node.meta.get("val"), in_memory.get(node.name))
-        is_whole = is_dense and name_of(node) not in _OTHERWISE
+        is_whole = is_dense and name_of(node.all_input_nodes[0] if kinds[node] is Kind.ITEM else node) not in _OTHERWISE
         merges = kinds[node] in _MERGED and not in_order.issuperset(node.all_input_nodes)  # what is out of order
         if kinds[node] is not Kind.VIEW and (merges or not is_whole):
             out_of_order.add(node)
