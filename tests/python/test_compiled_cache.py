@@ -1,6 +1,7 @@
 """Plans on disk: taken by later processes for the same graph alone, and planned again where a file cannot be read."""
 
 import contextlib
+import warnings
 
 import pytest
 import torch
@@ -135,3 +136,32 @@ def test_a_plan_is_read_where_the_default_makes_values_of_sums_again(folder, mon
         with as_in_a_new_process(monkeypatch, plans):
             reprise.compile(Sampling(), memory_budget="8GiB")(torch.ones(4, 3, 16, 16)).sum().backward()
     assert len(list(folder.iterdir())) == 1
+
+
+def test_a_plan_with_other_bits_is_told_of_whether_it_is_new_or_stored(monkeypatch):
+    monkeypatch.setattr(_plan, "computes_otherwise", lambda joint, default: True)
+    for plans in (True, False):
+        with as_in_a_new_process(monkeypatch, plans), pytest.warns(UserWarning, match="last bits may differ; raise memory_budget"):
+            trained()
+
+
+def test_of_plans_that_fit_one_with_the_same_bits_is_taken(monkeypatch):
+    """Though it recomputes more."""
+    choose, seen = _plan.GraphPlanner._choose, []
+
+    def choose_with_the_smallest_known(planner, room, others):
+        planner._stand_beside(others)
+        planner.smallest()
+        seen.append(choose(planner, room, others))
+        return seen[-1]
+
+    monkeypatch.setattr(_plan.GraphPlanner, "_choose", choose_with_the_smallest_known)
+    trained("90%", layers=4)
+    monkeypatch.setattr(_plan, "computes_otherwise", lambda joint, default, calls=iter(range(100)): next(calls) > 0)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="reprise.compile: within these bytes")
+        with as_in_a_new_process(monkeypatch, True):
+            monkeypatch.setenv("REPRISE_PLAN_CACHE_DIR", "")
+            trained("90%", layers=4)
+    plain, clean = seen
+    assert plain.recompute_seconds < clean.recompute_seconds and not clean.computes_otherwise

@@ -83,12 +83,13 @@ class CachedPlanner(GraphPlanner):
                 cut = Cut.read(each["cut"])
                 halves = _halves_of(each["halves"], others, self.joint, cut)
                 return Chosen(cut, halves, self.default, each["recompute_seconds"], time.perf_counter() - begin,
-                              each["seconds"])
+                              each["seconds"], each["computes_otherwise"])
         return None
 
     def _note(self, room: int | None, others: Others, chosen: Chosen) -> Chosen:
         plan = {"room": room, "others": others.written(), "cut": chosen.cut.written(), "halves": _written(chosen.halves),
-                "recompute_seconds": chosen.recompute_seconds, "seconds": chosen.seconds}
+                "recompute_seconds": chosen.recompute_seconds, "seconds": chosen.seconds,
+                "computes_otherwise": chosen.computes_otherwise}
         self._write({**self._known, "plans": [*self._known["plans"], plan][-_MOST_PLANS:]})
         return chosen
 

@@ -14,7 +14,7 @@ from .._reprise import UsageError
 from ._again import Cut
 from ._call import Call, Shown
 from ._joint import Joint
-from ._plan import Chosen, GraphPlanner
+from ._plan import Chosen, GraphPlanner, warn_of_bits
 from ._torch import InstructionTranslator
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ class PlannedGraph:
 
     def choose(self, joint: Joint, default: list[fx.Node]) -> Cut:
         self.chosen = self.budget.choose(self, joint, default)
+        warn_of_bits(self.chosen)
         return self.chosen.cut
 
     def finish(self, forward: fx.GraphModule, backward: fx.GraphModule) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -15,7 +16,7 @@ from ._costs import COSTS
 from ._joint import Joint, Measured, Others
 from ._kinds import OUTSIDE, module_of
 from ._layouts import compute_as_default
-from ._loops import keep_operands, keep_vectors
+from ._loops import computes_otherwise, keep_operands, keep_vectors
 from ._needs import Need
 from ._schedule import Halves, vectors_of_forward
 from ._sizes import Seen
@@ -48,6 +49,7 @@ class Chosen:
     recompute_seconds: float
     planning_seconds: float
     seconds: float | None  # of both halves, recomputation included; None where nothing had to be planned, and so timed
+    computes_otherwise: bool = False  # by other kernels than the compiler's own plan, so that last bits may be others
 
 
 class NoPlan(Exception):
@@ -65,6 +67,7 @@ class Realized:
     cut: Cut
     plan: _SplitPlan
     step: Step  # that it was made for
+    computes_otherwise: bool
 
     def fits(self, room: int) -> bool:
         return self.halves.late_peak <= room and self.halves.peak <= room
@@ -123,10 +126,10 @@ class GraphPlanner:
             if cut == previous:
                 break
             previous = cut
-            halves = self._realize(plan)
-            if self._keeps_layouts():
+            if not self._realizes(plan):
                 error, previous = 0, None
                 continue
+            halves = self._realized[-1].halves
             tries -= 1
             peak = halves.late_peak if halves.late_peak > room else halves.peak
             if _CLOSE * room <= peak <= room:
@@ -134,8 +137,8 @@ class GraphPlanner:
             error = peak - plan.peak
         if not (self._within(room) or self.smallest().fits(room) or self._forgets_limits() and self.smallest().fits(room)):
             raise NoPlan(self.least)
-        chosen = min(self._within(room), key=lambda each: each.plan.recompute_nanoseconds)
-        return self._chosen(chosen.cut, chosen.halves, chosen.plan.recompute_nanoseconds, begin)
+        chosen = min(self._within(room), key=lambda each: (each.computes_otherwise, each.plan.recompute_nanoseconds))
+        return self._chosen(chosen.cut, chosen.halves, chosen.plan.recompute_nanoseconds, begin, chosen.computes_otherwise)
 
     def _beside_what_limits(self, room: int, others: Others) -> Others:
         """Beside so much after forward that no more is handed over than the joint's share allows: as torch counts it, from the
@@ -152,17 +155,7 @@ class GraphPlanner:
     def smallest(self) -> Realized:
         """The plan of the least peak that was found."""
         while not self._has_smallest:
-            plan = self.step.step.smallest(moves=_MOVES_FOR_LEAST)
-            self._realize(plan)
-            if self._keeps_layouts():
-                continue
-            if self._may_repeat():
-                repeats = self.step.step.smallest(moves=_MOVES_FOR_LEAST, repeats=True)
-                if repeats.peak < _WORTH_IT * plan.peak:
-                    self._realize(repeats)
-            if self._others.between:
-                self._realize_least_handed_over()
-            self._has_smallest = not self._keeps_layouts()
+            self._has_smallest = self._realizes_smallest()
         least, *others = sorted(self._realized, key=lambda each: each.halves.late_peak)
         for each in others:
             if each.fits(least.halves.peak - 1):
@@ -202,7 +195,7 @@ class GraphPlanner:
         smallest = self.smallest()
         if self.default.peak <= smallest.halves.peak:
             return self._chosen(Cut(self.default_saved), self.default, 0, begin)
-        return self._chosen(smallest.cut, smallest.halves, smallest.plan.recompute_nanoseconds, begin)
+        return self._chosen(smallest.cut, smallest.halves, smallest.plan.recompute_nanoseconds, begin, smallest.computes_otherwise)
 
     def finish(self, chosen: Chosen | None, forward: fx.GraphModule, backward: fx.GraphModule) -> list[str]:
         """Changes that plan's halves so that they compute as the compiler's own do. Gives the order in which forward is to draw,
@@ -228,13 +221,22 @@ class GraphPlanner:
         found = min((each for each in self._realized if each.step is self._step), key=lambda each: each.halves.late_peak)
         return found.halves.peak - found.plan.peak
 
-    def _realize_least_handed_over(self) -> None:
-        """Beside other graphs such a plan may be the smallest where the planner expects too much of backward, as it does where a loop
-        writes its result in place of what it reads."""
+    def _realizes_smallest(self) -> bool:
+        """Of its candidates."""
+        plan = self.step.step.smallest(moves=_MOVES_FOR_LEAST)
+        if not self._realizes(plan):
+            return False
+        if self._may_repeat():
+            repeats = self.step.step.smallest(moves=_MOVES_FOR_LEAST, repeats=True)
+            if repeats.peak < _WORTH_IT * plan.peak and not self._realizes(repeats):
+                return False
+        if not self._others.between:
+            return True
+        # Beside other graphs the plan that hands over least may be the smallest where the planner expects too much of backward, as it
+        # does where a loop writes its result in place of what it reads.
         beside = self.default.own_peak + self.joint.bytes_of_forward  # so that nothing else counts
         step = Step(self.joint, Others(beside, beside))
-        plan = step.step.smallest(moves=_MOVES_FOR_LEAST)
-        self._realize(plan, step)
+        return self._realizes(step.step.smallest(moves=_MOVES_FOR_LEAST), step)
 
     def _plan(self, room: int) -> _SplitPlan:
         plan = self.step.step.plan(room, moves=_MOVES)
@@ -244,23 +246,18 @@ class GraphPlanner:
         """Whether backward may run operators more than once; those of regions run where torch has them run."""
         return not self.joint.must_repeat
 
-    def _realize(self, plan: _SplitPlan, step: Step | None = None) -> Halves:
-        """`step`: that it was made for."""
+    def _realizes(self, plan: _SplitPlan, step: Step | None = None) -> bool:
+        """Compares the plan with the backend's schedule. False where that showed layouts that take too much, or another order of sums or
+        form of loops, so that another plan is needed. Those before stay as good as they were. `step`: that it was made for."""
         step = step or self.step
         cut = step.cut_of(plan)
         halves = Halves(self.joint, cut, self._others)
-        self._realized.append(Realized(halves, cut, plan, step))
-        return halves
-
-    def _keeps_layouts(self) -> bool:
-        """Whether the schedule of the newest plan showed layouts that take too much, or another order of sums or form of loops, so that
-        another plan is needed. Those before stay as good as they were."""
         joint, default = self.joint, set(self.default_saved)
         # One after another: what the first changes may be all that the next would see.
-        if not (joint.keep_layouts(default) or keep_operands(joint, default) or keep_vectors(joint, default, vectors_of_forward)):
+        if joint.keep_layouts(default) or keep_operands(joint, default) or keep_vectors(joint, default, vectors_of_forward):
+            self._forget_step()
             return False
-        self._realized.pop()
-        self._forget_step()
+        self._realized.append(Realized(halves, cut, plan, step, computes_otherwise(joint, default)))
         return True
 
     def _forgets_limits(self) -> bool:
@@ -285,9 +282,16 @@ class GraphPlanner:
         self._step = None
         self._has_smallest = False
 
-    def _chosen(self, cut: Cut, halves: Halves, nanoseconds: int, begin: float) -> Chosen:
+    def _chosen(self, cut: Cut, halves: Halves, nanoseconds: int, begin: float, is_otherwise: bool = False) -> Chosen:
         seconds = self._step.seconds + nanoseconds / 1e9 if self._step is not None else None
-        return Chosen(cut, halves, self.default, nanoseconds / 1e9, time.perf_counter() - begin + self._seconds_before, seconds)
+        return Chosen(cut, halves, self.default, nanoseconds / 1e9, time.perf_counter() - begin + self._seconds_before, seconds,
+                      is_otherwise)
+
+
+def warn_of_bits(chosen: Chosen) -> None:
+    if chosen.computes_otherwise:
+        warnings.warn("reprise.compile: within these bytes a graph computes sums or functions by other kernels than torch.compile without a "
+                      "budget, so that last bits may differ; raise memory_budget for the same bits", stacklevel=2)
 
 
 def _limits_of(joint: Joint) -> dict[str, set[int]]:

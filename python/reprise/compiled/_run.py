@@ -25,7 +25,7 @@ from ._cache import CachedPlanner
 from ._call import Shown, WatchedCall
 from ._joint import Joint, Others
 from ._needs import Need, needs_of_step, stacked, stacked_needs
-from ._plan import Chosen, GraphPlanner, NoPlan, for_range
+from ._plan import Chosen, GraphPlanner, NoPlan, for_range, warn_of_bits
 from ._report import GraphReport, report_of
 from ._sizes import Seen
 from ._torch import InstructionTranslator, reset_code
@@ -107,6 +107,7 @@ class RunGraphs:
 
         graph.planner = for_range(joint, self._seen.setdefault(graph.code, Seen()), plan)
         assert graph.chosen is not None
+        warn_of_bits(graph.chosen)
         self._graphs.append(graph)
         return graph.chosen.cut
 
