@@ -139,7 +139,7 @@ def test_a_plan_is_read_where_the_default_makes_values_of_sums_again(folder, mon
 
 
 def test_a_plan_with_other_bits_is_told_of_whether_it_is_new_or_stored(monkeypatch):
-    monkeypatch.setattr(_plan, "computes_otherwise", lambda joint, default: True)
+    monkeypatch.setattr(_plan, "computes_otherwise", lambda joint: True)
     for plans in (True, False):
         with as_in_a_new_process(monkeypatch, plans), pytest.warns(UserWarning, match="last bits may differ; raise memory_budget"):
             trained()
@@ -157,7 +157,7 @@ def test_of_plans_that_fit_one_with_the_same_bits_is_taken(monkeypatch):
 
     monkeypatch.setattr(_plan.GraphPlanner, "_choose", choose_with_the_smallest_known)
     trained("90%", layers=4)
-    monkeypatch.setattr(_plan, "computes_otherwise", lambda joint, default, calls=iter(range(100)): next(calls) > 0)
+    monkeypatch.setattr(_plan, "computes_otherwise", lambda joint, calls=iter(range(100)): next(calls) > 0)
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message="reprise.compile: within these bytes")
         with as_in_a_new_process(monkeypatch, True):

@@ -204,7 +204,7 @@ def keep_vectors(joint: Joint, default: set[int], forward: Callable[[Joint], Vec
     return _state(joint) != before
 
 
-def computes_otherwise(joint: Joint, default: set[int]) -> bool:
+def computes_otherwise(joint: Joint) -> bool:
     """Whether the newest plan adds up in another order than the compiler's own, or by other vector code."""
     layouts = joint.layouts
     if layouts is None:
@@ -212,8 +212,8 @@ def computes_otherwise(joint: Joint, default: set[int]) -> bool:
     of_forward = {name: forms.keys() for name, forms in (layouts.vectors_of_forward or {}).items()}
     is_reordered = any(order != expected.get(read, order) for name, expected in layouts.loops.items()
                        for read, order in joint.newest_loops.get(name, {}).items())
-    return is_reordered or bool(_computed_from_other_code(joint, layouts, default) or _computed_beside(
-        joint, joint.newest_vectors_of_forward, of_forward) or _computed_beside(joint, joint.newest_vectors, layouts.vectors))
+    return is_reordered or bool(_computed_beside(joint, joint.newest_vectors_of_forward, of_forward) or
+                                _computed_beside(joint, joint.newest_vectors, layouts.vectors))
 
 
 def _computed_beside(joint: Joint, found: Vectors, expected: Mapping[str, Collection[str]]) -> set[int]:

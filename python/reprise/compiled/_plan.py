@@ -257,7 +257,7 @@ class GraphPlanner:
         if joint.keep_layouts(default) or keep_operands(joint, default) or keep_vectors(joint, default, vectors_of_forward):
             self._forget_step()
             return False
-        self._realized.append(Realized(halves, cut, plan, step, computes_otherwise(joint, default)))
+        self._realized.append(Realized(halves, cut, plan, step, computes_otherwise(joint)))
         return True
 
     def _forgets_limits(self) -> bool:
