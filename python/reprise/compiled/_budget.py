@@ -345,7 +345,8 @@ class CompiledBudget:
             return
         is_default = all(each.planner and each.chosen and each.chosen.cut.is_default(each.planner.joint, each.planner.default_saved)
                          for each in self._in_step)
-        if is_default and peak <= limit:
+        # A share of a step of several graphs is estimated until the step has shown what it takes.
+        if is_default and peak <= limit and (is_divided or not self.asked.share):
             return
         if is_divided and peak > limit or is_default:
             self._ranks.leave()  # other ranks may have measured less

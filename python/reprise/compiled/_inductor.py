@@ -129,7 +129,7 @@ def _results(module: fx.GraphModule, joint: Joint, names: list[str]) -> tuple[di
     for node, result, buffer, name in zip(outputs, V.graph.graph_outputs, V.graph.get_output_names(), names):
         if not isinstance(node, fx.Node) or not isinstance(node.meta.get("val"), torch.Tensor):
             continue
-        is_of_input = name in joint.named and not joint.memories([joint.named[name]])
+        is_of_input = name in joint.named and joint.nodes[joint.roots[joint.named[name]]].op == "placeholder"
         if is_of_input and buffer not in V.graph.graph_inputs:
             copies[name] = bytes_of(node)
         stride = numbers(result.maybe_get_stride())

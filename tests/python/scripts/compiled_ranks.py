@@ -145,7 +145,7 @@ def main():
     except reprise.BudgetError as error:
         found["refused"] = str(error)
     found["tensor_parallel"], found["fully_sharded"] = sharded(tensor_parallel, "75%"), sharded(fully_sharded, "75%")
-    found["data_parallel"] = data_parallel("75%")
+    found["data_parallel"] = data_parallel("85%")
     found["other_graph"] = trained(2 + rank, "85%")
     _ranks._WAIT = 0.5
     if rank == 1:
