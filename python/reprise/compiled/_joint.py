@@ -241,7 +241,7 @@ class Joint:
         return self.nodes[at].op == "call_function" and (not self.in_forward[at] or at in self.must_repeat)
 
     def memories(self, values: Iterable[int]) -> set[int]:
-        """That these are in, but for that of forward's inputs, which are live before it."""
+        """The memory that these values are in, without that of forward's inputs, which is live before it."""
         roots = {self.roots[at] for at in values}
         return {root for root in roots if self.nodes[root].op == "call_function" or self.is_tangent[root]}
 

@@ -222,7 +222,7 @@ class GraphPlanner:
         return found.halves.peak - found.plan.peak
 
     def _realizes_smallest(self) -> bool:
-        """Of its candidates."""
+        """Compares the candidates for the smallest plan with the backend's schedule. False where others are needed."""
         plan = self.step.step.smallest(moves=_MOVES_FOR_LEAST)
         if not self._realizes(plan):
             return False
