@@ -1,10 +1,11 @@
-"""Operators of forward that backward runs any number of times."""
+"""Operators of forward that backward runs any number of times, and layers that a model uses as often."""
 
 import bisect
 import random
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional as F
 
 import reprise
@@ -12,7 +13,7 @@ from reprise.compiled._again import Cut, repeating
 from reprise.compiled._budget import PlannedGraph
 from reprise.compiled._step import Step
 from conftest import long
-from test_compiled import fresh  # noqa: F401
+from test_compiled import fresh, is_same, steps  # noqa: F401
 
 
 def mixed(x, w, v):
@@ -93,3 +94,50 @@ def test_a_cut_of_another_graph_does_not_fit(monkeypatch):
     x = torch.ones(8, 8, requires_grad=True)
     reprise.compile(lambda x: F.dropout(x.sin(), 0.5).exp(), memory_budget="1GiB", backend="aot_eager")(x).sum().backward()
     assert fits == [True, False, False, False, False, False]
+
+
+class UsedAgain(nn.Module):
+    """One layer, many times."""
+
+    def __init__(self, layer, size):
+        super().__init__()
+        self.layer, self.x = layer, torch.linspace(-1, 1, 32 * 128).sin().view(size)
+
+    def forward(self, _):
+        x = self.x
+        for _ in range(8):
+            x = x + F.gelu(self.layer(x))
+        return x.square().mean()
+
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cell, self.x = nn.LSTMCell(32, 32), torch.linspace(-1, 1, 12 * 64 * 32).sin().view(12, 64, 32)
+
+    def forward(self, _):
+        state, loss = None, 0
+        for each in self.x:
+            state = self.cell(each, state)
+            loss = loss + state[0].square().mean()
+        return loss
+
+
+def of_linear_layers():
+    return UsedAgain(nn.Sequential(nn.LayerNorm(128), nn.Linear(128, 128)), (32, 128))
+
+
+def of_convolutions():
+    return UsedAgain(nn.Sequential(nn.GroupNorm(2, 16), nn.Conv2d(16, 16, 3, padding=1)), (4, 16, 8, 8))
+
+
+@pytest.mark.parametrize("make, share", [(of_linear_layers, "60%"), (of_convolutions, "60%"), (Recurrent, "60%")])
+def test_parts_of_a_gradient_are_added_up_one_by_one(make, share):
+    """torch.compile adds up the parts of a norm's or a bias's gradient in one loop, and holds what they are made of until then."""
+    torch.manual_seed(2)
+    model = make()
+    expected, default = steps(torch.compile(model, dynamic=False), model)
+    torch._dynamo.reset()
+    found, peak = steps(reprise.compile(model, memory_budget=share), model)
+    assert is_same(found, expected)
+    assert peak <= float(share[:-1]) / 100 * default

@@ -283,3 +283,27 @@ def test_what_is_computed_of_a_custom_operator_s_result_may_run_again():
     call(x, weight).backward()
     (report,) = call.memory_budget.report()
     assert report.recomputed, "the compiler's own plan runs sigmoids again"
+
+
+class WithOperator(Gelus):
+    def __init__(self, operator):
+        super().__init__()
+        self.operator = operator
+
+    def forward(self, x):
+        x = super().forward(x)
+        return super().forward(x + self.operator(x))
+
+
+@pytest.mark.parametrize("operator", [
+    lambda x: torch.frexp(x.sin())[0],
+    lambda x: torch.diagonal_scatter(x.view(8, 4, 32).exp(), x[:8, :4] * 2, 0, 1, 2).view(32, 32)], ids=["frexp", "diagonal_scatter"])
+def test_operators_of_several_results_or_that_write_a_part_are_planned(operator):
+    model, x = WithOperator(operator), torch.randn(32, 32)
+    found = []
+    for compile in (torch.compile, lambda model: reprise.compile(model, memory_budget="90%")):
+        torch._dynamo.reset()
+        model.zero_grad()
+        compile(model)(x).sum().backward()
+        found.append([each.grad.clone() for each in model.parameters()])
+    assert is_same(*found)

@@ -23,7 +23,7 @@ from ._torch import stored_apart
 
 # In the `meta` of a further run: the name of the node that it repeats.
 _ORIGINAL = "reprise_original"
-# In the `meta` of each node that runs again: the names of nodes that come before it in backward.
+# In the `meta` of each node that runs again, or makes a part of a gradient: the names of nodes that come before it in backward.
 _AFTER = "reprise_after"
 
 
@@ -42,7 +42,7 @@ class Cut:
 
     def is_default(self, joint: Joint, saved: list[int]) -> bool:
         """Whether the compiler, which hands `saved` over, splits the graph in this way by itself."""
-        return self.saved == saved and not self.repeats(joint)
+        return self.saved == saved and not self.repeats(joint) and joint.added.keys().isdisjoint(self.in_memory)
 
     def fits(self, joint: Joint) -> bool:
         """Whether it can be of that graph."""
@@ -109,6 +109,7 @@ def repeated_in_time(backward: fx.GraphModule) -> Iterator[None]:
 class _Runs:
     def __init__(self, joint: Joint, cut: Cut) -> None:
         self._joint, self._cut, self._saved = joint, cut, set(cut.saved)
+        self._added = joint.added.keys() & set(cut.in_memory)
         # By place and number of the run; what is computed on the way, by place and new arguments.
         self._made: dict[Any, fx.Node] = {}
         self._copies: list[fx.Node] = []
@@ -116,6 +117,8 @@ class _Runs:
         self._before: list[tuple[fx.Node, Any, Any]] = []  # operators of backward with their arguments
 
     def add(self) -> None:
+        for at in self._added:
+            self._joint.nodes[self._joint.added[at]].meta[_AFTER] = [self._joint.nodes[at].name]
         if not self._cut.runs:
             return
         joint, self._memory = self._joint, Held(self._joint, self._saved)
@@ -143,7 +146,7 @@ class _Runs:
                 node.args, node.kwargs = fx.map_arg(node.args, new.__getitem__), fx.map_arg(node.kwargs, new.__getitem__)
 
     def remove(self) -> None:
-        for at in self._cut.runs:
+        for at in (*self._cut.runs, *(self._joint.added[each] for each in self._added)):
             self._joint.nodes[at].meta.pop(_AFTER, None)
         for node, args, kwargs in self._before:
             node.args, node.kwargs = args, kwargs
@@ -163,10 +166,14 @@ class _Runs:
                 joint.nodes[begin].prepend(node)
 
     def _before_slot(self, slot: int) -> list[str]:
-        """What that operator of backward reads of backward's own results; if it reads none, what the nearest one before reads."""
+        """What that operator of backward reads of backward's own results; if it reads none, what the nearest one before reads. Where it is
+        computed together with what it reads, it stays so, and what counts is what they read."""
         joint = self._joint
+        kernels = joint.layouts.kernels if joint.layouts else {}
+        own = {kernels.get(joint.nodes[max(slot, 0)].name)} - {None}
         for at in reversed(self._readers[:bisect.bisect_right(self._readers, slot)]):
-            found = [each for each in self._memory.sources[at] if joint.after_tangents[each]]
+            found = [each for each in self._memory.sources[at]
+                     if joint.after_tangents[each] and kernels.get(joint.nodes[each].name) not in own]
             if found:
                 return [joint.nodes[each].name for at in found for each in (at, joint.operator_of(at))]
         return []

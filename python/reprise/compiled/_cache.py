@@ -198,6 +198,7 @@ def _written_layouts(joint: Joint) -> dict[str, Any] | None:
     return {"saved": joint.layouts.saved, "strides": placed(joint.layouts.strides),
             "in_memory": None if in_memory is None else placed(in_memory),
             "operands": placed(joint.layouts.operands), "elements": placed(joint.layouts.elements),
+            "kernels": placed(joint.layouts.kernels), "copied": placed(joint.layouts.copied),
             "elements_of_forward": None if joint.layouts.elements_of_forward is None else placed(joint.layouts.elements_of_forward),
             "vectors": placed({name: sorted(forms) for name, forms in joint.layouts.vectors.items()}),
             "loops": [[joint.named[name], placed(orders)] for name, orders in joint.layouts.loops.items()]}
@@ -214,6 +215,7 @@ def _layouts_of(written: dict[str, Any] | None, joint: Joint) -> Layouts | None:
     loops = {joint.nodes[at].name: named(orders) for at, orders in written["loops"]}
     saved = joint.saved_for(set(written["saved"]))
     vectors = {joint.nodes[at].name: set(map(str, forms)) for at, forms in written["vectors"]}
-    elements, of_forward = (None if found is None else {joint.nodes[at].name: int(each) for at, each in found}
-                            for found in (written["elements"], written["elements_of_forward"]))
-    return Layouts(saved, named(written["strides"]), in_memory, loops, named(written["operands"]), vectors, None, elements or {}, of_forward)
+    elements, of_forward, kernels = (None if found is None else {joint.nodes[at].name: int(each) for at, each in found}
+                                     for found in (written["elements"], written["elements_of_forward"], written["kernels"]))
+    return Layouts(saved, named(written["strides"]), in_memory, loops, named(written["operands"]), vectors, None, elements or {}, of_forward,
+                   kernels or {}, named(written["copied"]))

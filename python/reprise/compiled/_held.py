@@ -66,7 +66,7 @@ class Held:
     def _gets_memory(self, at: int, outputs: set[int]) -> bool:
         joint = self.joint
         is_kept = at in joint.must_keep or joint.is_once(at) if self._saved is None else at in self._saved
-        if at in outputs or self._is_read_by_call[at] or is_kept:
+        if at in outputs or self._is_read_by_call[at] or is_kept or at in joint.added:
             return True
         if len(self.chain[at]) >= _LONGEST_CHAIN or name_of(joint.nodes[at]) == "cat":
             return True

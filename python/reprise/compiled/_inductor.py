@@ -22,7 +22,7 @@ from ._draws import drawn_in_order, draws_in
 from ._joint import InMemory, Joint, Loops, Vectors
 from ._kinds import Kind, kind_of
 from ._layouts import laid_out, laid_out_as_default
-from ._loops import calls_of, loops_of, vectors_of
+from ._loops import calls_of, kernels_of, loops_of, vectors_of
 from ._sizes import Sizes, bytes_of, numbers, rounded
 from ._torch import comparing_numbers, without_warnings_of_nodes, written_before_read
 from ._vectors import added_up
@@ -55,6 +55,8 @@ class Schedule:
     operands: InMemory
     vectors: Vectors
     elements: dict[str, int]  # of the vectors that are added up, by the name of the sum
+    kernels: dict[str, int]  # the first that computes it, by name
+    made: InMemory  # strides of what loops have computed
 
 
 def schedule_of(module: fx.GraphModule, joint: Joint, handing: Handing | None = None) -> Schedule | None:
@@ -95,7 +97,7 @@ def schedule_of(module: fx.GraphModule, joint: Joint, handing: Handing | None = 
         if is_backward:
             (loops, operands), (others, arguments) = loops_of(result, joint), calls_of(result, joint)
             results = {}, {}, {}, [], loops | others, arguments | operands
-        results += vectors_of(result, joint)
+        results += (*vectors_of(result, joint), *kernels_of(result, joint))
         found.append(Schedule(peak, *results))
         raise _Scheduled
 
@@ -153,7 +155,8 @@ def _in_memory(lowered: Any, joint: Joint) -> InMemory:
                 value = node.meta["val"]
                 if size is not None and math.prod(size) != value.numel():
                     continue  # a part of it
-                is_whole = not isinstance(buffer.layout, ir.NonOwningLayout) and size == tuple(value.shape)
+                is_own = not isinstance(buffer.layout, (ir.NonOwningLayout, ir.MutationLayoutSHOULDREMOVE))
+                is_whole = is_own and size == tuple(value.shape)
                 found[node.name] = numbers(buffer.get_stride()) if is_whole else None
     return found
 
@@ -302,6 +305,8 @@ def _is_local(node: Any, producer: Any, name: str) -> bool:
     for variable, length in reversed(producer._body.var_ranges.items()):
         index, stride = index + stride * variable, stride * length
     users = producer.scheduler.name_to_buf[name].users
+    if not all(each.node in node.get_nodes() for each in users):
+        return False
     return bool(producer.node.get_layout().is_contiguous() and producer._body.get_write_expr(name) == index and
                 all(each.node._body.get_read_expr(name) == index for each in users))
 

@@ -90,6 +90,8 @@ class Layouts:
     vectors_of_forward: Vectors | None = None  # as soon as a plan needs them
     elements: dict[str, int] = dataclasses.field(default_factory=dict)  # of the vectors that backward adds up, by the name of the sum
     elements_of_forward: dict[str, int] | None = None  # as soon as a plan needs them
+    kernels: dict[str, int] = dataclasses.field(default_factory=dict)  # the first of backward's that computes it
+    copied: InMemory = dataclasses.field(default_factory=dict)  # strides of what backward reads by copies in another layout
 
 
 class Joint:
@@ -144,6 +146,7 @@ class Joint:
         self.newest_vectors_of_forward: Vectors = {}
         self.has_16_bits = any(getattr(node.meta.get("val"), "dtype", None) in _16_BITS for node in self.nodes)
         self.in_memory: set[int] = set()  # of every later plan, what gets memory in backward if it is computed there
+        self.added: dict[int, int] = {}  # sums of parts of gradients, with the operators that wait for them; `in_memory` too
         self.forward_of_default: Callable[[], Any] | None = None  # gives its schedule, if it is known how
 
     def _root(self, at: int) -> int:

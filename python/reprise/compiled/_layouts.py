@@ -49,8 +49,9 @@ def compute_as_default(forward: fx.GraphModule, backward: fx.GraphModule, joint:
     add_up_by(forward, joint.layouts.elements_of_forward or {})
     add_up_by(backward, joint.layouts.elements)
     _keep_loops(forward, joint)
-    strides, plain = joint.layouts.strides, _plain_loops(backward, {})
-    operands = {name: joint.layouts.operands.get(name) for name in (joint.nodes[at].name for at in in_memory)}
+    layouts = joint.layouts
+    strides, plain = layouts.strides, _plain_loops(backward, {})
+    operands = {name: layouts.copied.get(name) or layouts.operands.get(name) for name in (joint.nodes[at].name for at in in_memory)}
     for node in list(backward.graph.nodes):
         name = original_name(node)
         if name in operands and node.op == "call_function" and isinstance(node.meta["val"], torch.Tensor):
@@ -83,7 +84,7 @@ def _without_convolutions(backward: fx.GraphModule, joint: Joint) -> None:
             continue
         node.meta[_WITHOUT] = True
         for read in node.all_input_nodes if kind_of(node) is Kind.CALL else ():
-            strides = joint.layouts.operands.get(original_name(read))
+            strides = joint.layouts.operands.get(original_name(laid_out(read)))
             if strides and len(strides) == 4 and read.op == "call_function":
                 node.replace_input_with(read, _lay_out(read, strides))
 

@@ -24,7 +24,7 @@ from ._joint import InMemory, Joint, Layouts, Loops, Order, Vectors
 from ._kinds import Kind, is_scatter, kind_of, name_of
 from ._layouts import EXACT, laid_out
 from ._sizes import numbers
-from ._vectors import Code, code_of
+from ._vectors import Code, code_of, computes_functions
 
 # Places at which orders are compared.
 _PARTS = 17
@@ -85,6 +85,21 @@ def calls_of(nodes: list[Any], joint: Joint) -> tuple[Loops, InMemory]:
                 found[name] = (*found.get(name, ()), *(stride for stride, size in zip(layout, sizes) if size != 1))
                 strides[name] = layout
     return calls, strides
+
+
+def kernels_of(nodes: list[Any], joint: Joint) -> tuple[dict[str, int], InMemory]:
+    """By name, the first kernel that computes it, and the strides of the first result in memory. `nodes`: of a schedule."""
+    first: dict[str, int] = {}
+    strides: InMemory = {}
+    for number, kernel in enumerate(nodes):
+        for each in _merged([kernel]):
+            for origin in each.node.origins:
+                if origin.name in joint.named:
+                    first.setdefault(origin.name, number)
+            name = _name_of(each.node, joint, _is_no_call)
+            if name is not None:
+                strides.setdefault(name, numbers(each.node.maybe_get_stride()))
+    return first, strides
 
 
 def _sum_of(loop: Any, joint: Joint) -> str | None:
@@ -162,13 +177,13 @@ def _forms(loop: Any, code: Code, joint: Joint) -> Iterator[tuple[str, str]]:
             by_weights = " vectors" * (loop.node.get_reduction_type().startswith("welford") and bool(places))
             rest = " and others" * (not is_whole and bool(adds_up or by_weights))
             yield name, f"{places if adds_up else []}{f' of {code.elements}' * adds_up}{by_weights}{rest}"
-    for origin in loop.node.origins:
+    for origin in loop.node.origins if computes_functions(loop) else ():
         node = joint.nodes[joint.named[origin.name]] if origin.name in joint.named else None
         if node is None or _adds_up(node) or not _has_other_bits(node):
             continue
         if not along or len(along) < len(code.along):
             yield node.name, "scalar"
-        elif is_whole and math.prod(sizes) == node.meta["val"].numel():
+        elif is_whole and math.prod(sizes) == tree_leaves(node.meta["val"])[0].numel():
             yield node.name, ""
         else:
             yield node.name, f"{along}{'' if is_whole else f' of {code.elements}'} {sizes}"
@@ -187,6 +202,9 @@ def keep_vectors(joint: Joint, default: set[int], forward: Callable[[Joint], Vec
         joint.layouts = dataclasses.replace(joint.layouts, vectors_of_forward=forward(joint))
         kept = _computed_from_other_code(joint, joint.layouts, default)
     joint.must_keep |= kept
+    # What the default computes in one layout and copies to another is computed in the first.
+    joint.in_memory |= {each for each in _computed_beside(joint, joint.newest_vectors, joint.layouts.vectors)
+                        if joint.nodes[each].name in joint.layouts.copied}
     if _state(joint) != before:
         return True
     of_default = {name: forms.keys() for name, forms in (joint.layouts.vectors_of_forward or {}).items()}

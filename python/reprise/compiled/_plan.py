@@ -18,6 +18,7 @@ from ._kinds import OUTSIDE, module_of
 from ._layouts import compute_as_default
 from ._loops import computes_otherwise, keep_operands, keep_vectors
 from ._needs import Need
+from ._parts import added_one_by_one, is_product
 from ._schedule import Halves, vectors_of_forward
 from ._sizes import Seen
 from ._step import Step
@@ -31,6 +32,8 @@ _MOVES = 50_000
 _MOVES_FOR_LEAST = 5_000
 # A plan that runs operators more than once is tried where its peak is below that share of the others' least.
 _WORTH_IT = 0.99
+# Where the smallest plan takes less than that share of the room, and others too much, one more is tried.
+_WORTH_MORE = 0.9
 # Values that an error names one by one.
 _NAMED = 5
 # Calls of compiled blocks in one step.
@@ -82,8 +85,10 @@ class GraphPlanner:
         begin = time.perf_counter()
         self.default_saved = joint.saved_by_default(default)
         joint.keep_small(self.default_saved)
-        self._limits = _limits_of(joint)
         self.default = halves or Halves(joint, Cut(self.default_saved))
+        joint.added = added_one_by_one(joint, self.default.own_peak) if joint.fuses else {}
+        joint.in_memory |= {at for at, maker in joint.added.items() if not is_product(joint, maker)}
+        self._limits = _limits_of(joint)
         self._step: Step | None = None
         self._realized: list[Realized] = []
         self._has_smallest = False  # among them
@@ -135,6 +140,10 @@ class GraphPlanner:
             if _CLOSE * room <= peak <= room:
                 break
             error = peak - plan.peak
+        if not self._within(room) and self.smallest().halves.peak < _WORTH_MORE * room:
+            plan = self._plan(max(room - 2 * error, 0))
+            if plan.fits and self.step.cut_of(plan) != previous:
+                self._realizes(plan)
         if not (self._within(room) or self.smallest().fits(room) or self._forgets_limits() and self.smallest().fits(room)):
             raise NoPlan(self.least)
         chosen = min(self._within(room), key=lambda each: (each.computes_otherwise, each.plan.recompute_nanoseconds))

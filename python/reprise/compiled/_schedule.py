@@ -14,7 +14,7 @@ from torch import fx
 from ._again import Cut, repeating
 from ._costs import COSTS, loops
 from ._inductor import Handing, Schedule, schedule_of
-from ._joint import Joint, Layouts, Others, Vectors
+from ._joint import InMemory, Joint, Layouts, Others, Vectors
 from ._kinds import Kind, is_size, kind_of
 from ._layouts import compute_as_default, has_convolution, reads_out_of_order, strides_of
 from ._sizes import bytes_of
@@ -68,8 +68,12 @@ class Halves:
             strides = strides_of(joint, saved) | (forward_schedule.strides if forward_schedule else {})
             in_memory = forward_schedule.in_memory if forward_schedule else None
             vectors = {name: set(forms) for name, forms in backward_schedule.vectors.items()}
+            made, read = backward_schedule.made, backward_schedule.operands
+            copied: InMemory = {name: each for name, each in made.items()
+                                if name in read and each and len(each) == 4 and each != read[name]}
             joint.layouts = Layouts(saved, strides, in_memory, backward_schedule.loops, backward_schedule.operands, vectors,
-                                    elements=backward_schedule.elements if joint.has_16_bits else {})
+                                    elements=backward_schedule.elements if joint.has_16_bits else {},
+                                    kernels=backward_schedule.kernels, copied=copied)
             joint.forward_of_default = self._to_schedule or (lambda: forward_schedule)
 
     def hand_over(self, joint: Joint, cut: Cut) -> None:

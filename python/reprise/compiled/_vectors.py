@@ -18,6 +18,13 @@ from torch import fx
 
 from ._torch import stored_apart
 
+# What inductor's loops do with the same bits in vectors and one by one.
+_SAME = frozenset(
+    "constant load load_seed rand rand_eager randn randint64 masked where index_expr value_expr to_dtype trunc_to_int ceil_to_int "
+    "floor_to_int round_to_int to_dtype_bitcast identity indirect_indexing check_bounds store reduction store_reduction "
+    "partial_accumulate abs sqrt rsqrt reciprocal relu minimum maximum logical_and logical_not logical_or logical_xor bitwise_and "
+    "bitwise_not bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift signbit isinf isnan round floor sign trunc ceil neg "
+    "eq ne lt gt le ge add sub mul and_ or_ xor truediv int_truediv truncdiv floordiv fma square".split())
 # In the `meta` of a half's node: how many elements a vector has that is added to its sum.
 _ELEMENTS = "reprise_elements"
 
@@ -54,6 +61,11 @@ def code_of(inside: list[Any]) -> Code:
         rest = V.graph.sizevars.optimization_hint(dimensions[along[-1]] % elements[0]) if is_unfit else 0
         has_scalar_rest |= is_unfit and 2 * rest <= elements[0]
     return Code(tuple(each % len(dimensions) for each in along), elements[0], has_scalar_rest)
+
+
+def computes_functions(loop: Any) -> bool:
+    """Whether it does anything of which vector code may have other bits. A loop that copies names what has been computed before it, too."""
+    return any(each.op == "call_method" and each.target not in _SAME for each in loop._body.get_nodes())
 
 
 def add_up_by(half: fx.GraphModule, elements: Mapping[str, int]) -> None:
