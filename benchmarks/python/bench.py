@@ -15,6 +15,7 @@ torch.set_num_threads(1)
 import budgets  # noqa: E402
 import compiled  # noqa: E402
 import compiled_images  # noqa: E402
+import compiled_operators  # noqa: E402
 import compiled_random  # noqa: E402
 import every_network  # noqa: E402
 import pipelines  # noqa: E402
@@ -22,8 +23,8 @@ import regions  # noqa: E402
 import script_run  # noqa: E402
 from timing import Figures  # noqa: E402
 
-BENCHES = {**budgets.BENCHES, **compiled.BENCHES, **compiled_images.BENCHES, **compiled_random.BENCHES, **every_network.BENCHES,
-           **pipelines.BENCHES, **regions.BENCHES, **script_run.BENCHES}
+BENCHES = {**budgets.BENCHES, **compiled.BENCHES, **compiled_images.BENCHES, **compiled_operators.BENCHES,
+           **compiled_random.BENCHES, **every_network.BENCHES, **pipelines.BENCHES, **regions.BENCHES, **script_run.BENCHES}
 
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3  # malloc.h
 

@@ -35,6 +35,14 @@ def bert(layers=4, width=WIDTH):
     return transformers.BertForMaskedLM(config), {"input_ids": ids, "labels": ids}
 
 
+def albert(layers=4, width=WIDTH):
+    """All layers have the same weights."""
+    config = transformers.AlbertConfig(num_hidden_layers=layers, hidden_size=width, embedding_size=width, num_attention_heads=4,
+                                       intermediate_size=4 * width, vocab_size=WORDS, max_position_embeddings=LENGTH)
+    ids = words(BATCH, LENGTH)
+    return transformers.AlbertForMaskedLM(config), {"input_ids": ids, "labels": ids}
+
+
 def vit(layers=4, width=WIDTH):
     config = transformers.ViTConfig(num_hidden_layers=layers, hidden_size=width, num_attention_heads=4,
                                     intermediate_size=4 * width, image_size=44, patch_size=4, num_labels=10,
@@ -95,7 +103,8 @@ class Classifier(torch.nn.Module):
 MODELS = {"GPT-2": gpt2, "GPT-2 of 12 layers": lambda: gpt2(12, 128), "BERT": bert, "ViT": vit, "Llama": llama}
 # For figures without times: two layers of width 128 compile sooner.
 SMALL = {"GPT-2": lambda: gpt2(2, 128), "BERT": lambda: bert(2, 128), "ViT": lambda: vit(2, 128),
-         "Llama": lambda: llama(2, 128), "T5": lambda: t5(2, 128), "Mixtral": lambda: mixtral(2, 128), "ConvNeXt": convnext, "Swin": swin}
+         "Llama": lambda: llama(2, 128), "T5": lambda: t5(2, 128), "Mixtral": lambda: mixtral(2, 128), "ConvNeXt": convnext, "Swin": swin,
+         "ALBERT": lambda: albert(4, 128)}
 
 
 def torch_compile(model):
