@@ -2,7 +2,6 @@
 
 import contextlib
 import gc
-import re
 import types
 import warnings
 
@@ -10,6 +9,7 @@ import torch
 import transformers
 
 import reprise
+from compiled_random import least_of
 from models import WORDS, Step, words
 
 WIDTH, BATCH, LENGTH = 256, 8, 128
@@ -101,7 +101,7 @@ class Classifier(torch.nn.Module):
 
 
 MODELS = {"GPT-2": gpt2, "GPT-2 of 12 layers": lambda: gpt2(12, 128), "BERT": bert, "ViT": vit, "Llama": llama}
-# For figures without times: two layers of width 128 compile sooner.
+# For figures without times: few layers of width 128 compile sooner.
 SMALL = {"GPT-2": lambda: gpt2(2, 128), "BERT": lambda: bert(2, 128), "ViT": lambda: vit(2, 128),
          "Llama": lambda: llama(2, 128), "T5": lambda: t5(2, 128), "Mixtral": lambda: mixtral(2, 128), "ConvNeXt": convnext, "Swin": swin,
          "ALBERT": lambda: albert(4, 128)}
@@ -148,5 +148,5 @@ def smallest(name, models=MODELS):
         try:
             return Compiled(name, compile, models)
         except reprise.BudgetError as error:
-            asked = f"+{int(re.search(r'at least .*?[(]([0-9]+) bytes[)]', str(error))[1]) - live}"
+            asked = f"+{least_of(error) - live}"
     raise SystemExit(f"{name}: no budget of those that reprise named as the least was enough; the last was {asked}")

@@ -1,6 +1,5 @@
 """torch's operators in a small step, with torch's own samples: losses and gradients in the least bytes, beside the default's."""
 
-import re
 import warnings
 
 import torch
@@ -8,6 +7,7 @@ from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
 import reprise
+from compiled_random import least_of
 
 ROWS, WIDTH = 32, 64
 BITWISE, WRONG, FAILED = "bitwise", "not bitwise", "failed in planning"
@@ -69,10 +69,7 @@ def in_least_bytes(model, backend):
         try:
             return step_of(reprise.compile(model, memory_budget=asked, backend=backend, fullgraph=True), model)
         except reprise.BudgetError as error:
-            found = re.search(r"at least .*?[(]([0-9]+) bytes[)]", str(error))
-            if found is None:
-                return None
-            asked = int(found[1])
+            asked = least_of(error)
         except reprise.Error:
             return None
     return None

@@ -2,6 +2,7 @@
 
 import contextlib
 import random
+import re
 import warnings
 
 import torch
@@ -94,6 +95,11 @@ def step_of(call, model, count=2):
         found += [each.clone() for each in model.buffers()]
         model.zero_grad()
     return found
+
+
+def least_of(error):
+    """The bytes that a BudgetError names as the least."""
+    return int(re.search(r"at least .*?[(]([0-9]+) bytes[)]", str(error))[1])
 
 
 def compare(seed, backend, make=Random, step_of=step_of):

@@ -170,10 +170,10 @@ class _Runs:
         computed together with what it reads, it stays so, and what counts is what they read."""
         joint = self._joint
         kernels = joint.layouts.kernels if joint.layouts else {}
-        own = {kernels.get(joint.nodes[max(slot, 0)].name)} - {None}
+        own = kernels.get(joint.nodes[max(slot, 0)].name, -1)
         for at in reversed(self._readers[:bisect.bisect_right(self._readers, slot)]):
             found = [each for each in self._memory.sources[at]
-                     if joint.after_tangents[each] and kernels.get(joint.nodes[each].name) not in own]
+                     if joint.after_tangents[each] and kernels.get(joint.nodes[each].name) != own]
             if found:
                 return [joint.nodes[each].name for at in found for each in (at, joint.operator_of(at))]
         return []

@@ -20,7 +20,7 @@ _SMALL = 0.001
 def added_one_by_one(joint: Joint, peak: int) -> dict[int, int]:
     """The sums of all parts before one, with the operator that makes that one. `peak`: of the step."""
     found: dict[int, int] = {}
-    sums: dict[int, list[tuple[int, int]]] = {}  # with the sum before and the operator that makes the part, if there is one before
+    sums: dict[int, tuple[int, int] | None] = {}  # with the sum before, if there is one, and the operator that makes the part
     for at in range(len(joint.nodes)):
         if not _is_sum(joint, at):
             continue
@@ -28,10 +28,10 @@ def added_one_by_one(joint: Joint, peak: int) -> dict[int, int]:
         earlier = [each for each in roots if each in sums]
         makers = [joint.operator_of(each) for each in roots if each not in earlier]
         if makers and all(joint.kinds[each] in (Kind.CALL, Kind.REDUCTION) and not joint.in_forward[each] for each in makers):
-            sums[at] = list(zip(earlier, makers))
+            sums[at] = (earlier[0], makers[0]) if earlier else None
     for last in {joint.roots[each] for each in joint.backward_outputs}:
-        while sums.get(last):
-            ((before, maker),) = sums[last]
+        while step := sums.get(last):
+            before, maker = step
             size = max(joint.bytes[joint.roots[each]] for each in (last, *joint.inputs[maker]))
             is_elsewhere = joint.nodes[last].meta["val"].device.type != "cpu"
             if before < maker and size > _SMALL * peak and not (is_product(joint, maker) and is_elsewhere):
