@@ -85,7 +85,14 @@ py::object call_past_operators(const py::function& function, const py::object& g
   }
   const c10::impl::ForceDispatchKeyGuard keys(libtorch::keys_without_interceptors());
   const libtorch::KernelMayCatch kernels;
-  py::object results = function(graph, inputs);
+  py::object results;
+  {
+    const py::gil_scoped_release no_gil;
+    libtorch::run_unseen([&] {
+      const py::gil_scoped_acquire gil;
+      results = function(graph, inputs);
+    });
+  }
   kernels.rethrow();
   return results;
 }

@@ -72,6 +72,25 @@ void Recorder::pass_by(OperatorCall& call, libtorch::CallForm& form, BegunCall& 
   if (options_.paranoid) tape_.drop_all();
 }
 
+// The least bytes of the steps have to do for what a compiled graph takes.
+void Recorder::around_unseen(const std::function<void()>& run) {
+  BegunCall begun(tape_);
+  std::unique_lock<libtorch::LimitMutex> lock(libtorch::limit_mutex());
+  std::optional<CallMeter> meter;
+  if (tape_.log) {
+    begun.log_begin();
+    meter.emplace(tape_, begun.read());
+  }
+  lock.unlock();
+  run();
+  if (!meter) return;
+  lock.lock();
+  meter->tell(begun.note_for_plans);
+  meter.reset();
+  begun.log_run();
+  begun.log_end();
+}
+
 // LibTorch would let two storages share memory that a tape may take from one of them.
 void Recorder::copy_at_once(OperatorCall& call) {
   const at::Tensor& tensor = call.arguments()[0].toTensor();

@@ -31,6 +31,7 @@ class Recorder final : public libtorch::OperatorInterceptor {
   void intercept(libtorch::OperatorCall& call) override;
   bool intercept_function(detail::FunctionCall& call,
                           const std::function<void()>& proceed) override;
+  void around_unseen(const std::function<void()>& run) override;
   Tape& tape() { return tape_; }
   // For texts: what runs on this thread.
   static std::string current_operator();

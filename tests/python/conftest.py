@@ -2,6 +2,7 @@
 
 import gc
 import os
+from unittest import mock
 
 import pytest
 
@@ -63,12 +64,17 @@ def network():
 
 def torchrun(folder, *arguments):
     """Runs torchrun with two processes in this one; what each process has written on standard output and error."""
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import main
 
-    options = ["--standalone", "--nproc-per-node=2", "--redirects=3", f"--log-dir={folder}"]
+    options = ["--standalone", "--local-addr=localhost", "--nproc-per-node=2", "--redirects=3", f"--log-dir={folder}"]
+    failed = None
     try:
-        main([*options, *map(str, arguments)])
-    finally:
-        written = [[file.read_text() for file in sorted(folder.glob(f"**/{name}.log"))] for name in ("stdout", "stderr")]
-        print(*written[1])
+        with mock.patch.dict(os.environ, GLOO_SOCKET_IFNAME="lo"):  # whatever this machine's name leads to
+            main([*options, *map(str, arguments)])
+    except ChildFailedError as error:
+        failed = error
+    written = [[file.read_text() for file in sorted(folder.glob(f"**/{name}.log"))] for name in ("stdout", "stderr")]
+    if failed:
+        pytest.fail("\n".join([*written[1], str(failed)]), pytrace=False)
     return list(zip(*written))

@@ -307,3 +307,34 @@ def test_operators_of_several_results_or_that_write_a_part_are_planned(operator)
         compile(model)(x).sum().backward()
         found.append([each.grad.clone() for each in model.parameters()])
     assert is_same(*found)
+
+
+class Filled(nn.Module):
+    """Zeros that gradients go through are constants in the graph."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.weight = nn.Parameter(torch.randn(64, 64) / 8)
+        self.mask = torch.rand(5, 5) < 0.5
+
+    def layer(self, x):
+        return F.gelu(x @ self.weight)
+
+    def forward(self, x, into, value):
+        x = self.layer(self.layer(self.layer(x)))
+        into, value = (each + F.pad(x.flatten()[:each.numel()] * 0, (0, 0)).view(each.shape) for each in (into, value))
+        filled = torch.masked_fill(into, self.mask, value)
+        x = self.layer(x + F.pad(filled.flatten(), (0, 2023)).view(32, 64).tanh())
+        return self.layer(self.layer(self.layer(x))).square().sum()
+
+
+def test_planning_lays_out_constants_as_the_code_that_runs():
+    model, x = Filled(), torch.randn(32, 64)
+    found = []
+    for compile in (torch.compile, lambda model: reprise.compile(model, memory_budget="75%")):
+        torch._dynamo.reset()
+        inputs = [torch.ones(5, 5, requires_grad=True), torch.tensor(0.3, requires_grad=True)]
+        loss = compile(model)(x, *inputs)
+        found.append([loss.detach(), *torch.autograd.grad(loss, [model.weight, *inputs])])
+    assert is_same(*found)

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
+#include "libtorch/operators/operator_interceptor.h"
 #include "tape/replay_costs.h"
 #include "tests/refusal.h"
 #include "tests/tape/networks/least_networks.h"
@@ -119,6 +120,24 @@ TEST_F(LeastBytes, WithSomePercentMoreWorkOnlineAndByPlans) {
       EXPECT_TRUE(runs(net, roomy.least().value() * 1.05, options, 5));
     }
   }
+}
+
+TEST_F(LeastBytes, HaveRoomForWhatIsTakenPastOperators) {
+  const Tensor w = at::randn({256, 256}).requires_grad_();
+  MemoryBudget budget(GiB(64), {.plan_repeated_steps = false});
+  const Bytes live = live_bytes();
+  for (int i = 0; i < 2; ++i) {
+    auto step = budget.step();
+    const Tensor loss = w.mm(w).tanh().sum();
+    libtorch::run_unseen([] {
+      const c10::impl::ForceDispatchKeyGuard keys(libtorch::keys_without_interceptors());
+      at::empty({1024, 1024});
+    });
+    loss.backward();
+    w.mutable_grad().reset();
+    step.finish();
+  }
+  EXPECT_GE(budget.least().value(), live + MiB(4));
 }
 
 TEST_F(LeastBytes, OfAStepThatWritesToAPinnedTensorAreFound) {

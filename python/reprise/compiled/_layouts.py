@@ -266,7 +266,7 @@ def _is_loop(node: fx.Node, joint: Joint, views: bool = False) -> bool:
 def _lay_out(node: fx.Node, strides: tuple[int, ...]) -> fx.Node:
     with node.graph.inserting_after(node):
         result = node.graph.call_function(_prim(), (node, strides))
-    result.meta = {**node.meta, "val": node.meta["val"].as_strided(node.meta["val"].shape, strides)}
+    result.meta = {**node.meta, "val": _prim()(node.meta["val"], strides)}
     return result
 
 

@@ -247,6 +247,18 @@ const InterceptorLink* innermost_interceptor() {
   return state == nullptr ? nullptr : link_in_force(state->interceptors.get());
 }
 
+namespace {
+
+void run_unseen_from(const InterceptorLink* link, const std::function<void()>& run) {
+  if (link == nullptr) return run();
+  const InterceptorLink* outer = link_in_force(link->outer.get());
+  link->interceptor->around_unseen([&] { run_unseen_from(outer, run); });
+}
+
+}  // namespace
+
+void run_unseen(const std::function<void()>& run) { run_unseen_from(innermost_interceptor(), run); }
+
 c10::impl::LocalDispatchKeySet keys_without_interceptors() {
   c10::impl::LocalDispatchKeySet keys = c10::impl::tls_local_dispatch_key_set();
   if (diverting_key != DispatchKey::Undefined) keys.included_ = keys.included_ - kDiverting;

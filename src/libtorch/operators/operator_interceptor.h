@@ -117,6 +117,8 @@ class OperatorInterceptor {
   virtual bool intercept_function(detail::FunctionCall&, const std::function<void()>& /*proceed*/) {
     return false;
   }
+  // Calls `run` once, which calls no operator that interceptors see, as a compiled graph does not.
+  virtual void around_unseen(const std::function<void()>& run) { run(); }
 };
 
 enum class Reach {
@@ -181,6 +183,9 @@ const InterceptorLink* link_in_force(const InterceptorLink* link);
 
 // The innermost interceptor in force on this thread; null if there is none.
 const InterceptorLink* innermost_interceptor();
+
+// Calls `run` once, with all that are in force on this thread told of it.
+void run_unseen(const std::function<void()>& run);
 
 // The thread's dispatch keys, but for the one that diverts calls to interceptors.
 c10::impl::LocalDispatchKeySet keys_without_interceptors();

@@ -6,6 +6,7 @@ import os
 import tempfile
 import warnings
 
+import gloo
 import torch
 import torch.distributed as dist
 from small import batch, network
@@ -153,7 +154,7 @@ def main():
     print(json.dumps(found))
     with contextlib.suppress(RuntimeError):
         dist.barrier()
-    dist.destroy_process_group()
+    gloo.end()
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import runpy
 import sys
 from unittest import mock
 
+import gloo
 import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
@@ -88,7 +89,7 @@ def main():
                 runpy.run_path(script, run_name="__main__")
             found[script] = out.getvalue()
     print(json.dumps(found))
-    dist.destroy_process_group()
+    gloo.end()
 
 
 if __name__ == "__main__":
