@@ -143,17 +143,18 @@ class Graphs:
         return True
 
 
-def settled(budget, graphs, monkeypatch):
-    """Budgets whose plain step goes from 1000 bytes to 2000; the tape alone gets it to 1600."""
+def settled(budget, graphs, monkeypatch, more=(0,)):
+    """Budgets whose plain step goes from 1000 bytes to 2000; the tape alone gets it to 1600, and the steps of each
+    optimizer to so many `more`."""
     monkeypatch.setattr("reprise.running.budgets.live_bytes", lambda device: 1000)
     budgets = RunBudgets(Asked.parse(budget), "cpu")
     budgets._graphs = graphs
-    for _ in range(6):
+    for step in range(12):
         budgets.training()
         peak = 2000 if budgets.limit is None else budgets.limit
         budgets.trained(types.SimpleNamespace(
-            least=int(1600 - graphs.saves * (graphs.saving or 0)),
-            report=lambda: types.SimpleNamespace(peak=peak, dropped=0, packed=0, dropped_bytes=0)), is_steady=True)
+            least=int(1600 + more[step % len(more)] - graphs.saves * (graphs.saving or 0)),
+            report=lambda: types.SimpleNamespace(peak=peak, dropped=0, packed=0, dropped_bytes=0)), rounds=(step + 1) // len(more))
         if budgets.found is not None:
             return budgets
     raise AssertionError("no limit was found")
@@ -169,6 +170,10 @@ def test_graphs_and_the_tape_save_the_same_part_of_what_each_can(monkeypatch, ca
     graphs = Graphs(saves=100)
     assert settled("52%", graphs, monkeypatch).found.least == 1500
     assert graphs.asked == [pytest.approx(0.6), pytest.approx(0.655), pytest.approx(0.6935), 1.0]
+    # After each plan, all optimizers step before the next.
+    graphs = Graphs(saves=300)
+    assert settled("60%", graphs, monkeypatch, more=(0, 300)).found.least == 1600
+    assert graphs.asked[0] == 0.8 and graphs.asked[-1] == 1
     with pytest.raises(Refused):
         settled("49%", Graphs(saves=100), monkeypatch)
     assert "a step needs at least 1.5 KB (1500 bytes)" in capsys.readouterr().err

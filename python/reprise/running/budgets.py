@@ -19,8 +19,9 @@ _MOST_OF_DEVICE = 0.9
 # Plans of compiled graphs that are measured after the first; each saves what the one before lacked, and a tenth more. The
 # last one saves all that graphs can.
 _MOST_CORRECTIONS = 3
-# Stretches that are measured where an optimizer steps seldom, or never.
-_MOST_MEASURED = 12
+# Steps of every optimizer that are measured; and stretches, where one steps seldom, or never. Then more of both with each plan.
+_ROUNDS, _MOST_MEASURED = 2, 12
+_MORE_ROUNDS, _MORE_MEASURED = 1, 4
 _MORE = 1.1
 # Of the bytes of a step: what was live before it has to change by more until the limit does.
 _CHANGE = 0.01
@@ -75,7 +76,8 @@ class RunBudgets:
     step is not measured: optimizers have no state yet, and what the script made before it may still be there. Among the
     others, the step with the highest peak counts: several optimizers have steps that differ.
 
-    Compiled graphs are planned next: they and the tape save the same part of what each can. Then another step is measured."""
+    Compiled graphs are planned next: they and the tape save the same part of what each can. Then another step of every
+    optimizer is measured."""
 
     def __init__(self, asked: Asked, device: str) -> None:
         self.limit: int | None = None
@@ -95,6 +97,7 @@ class RunBudgets:
         self._measured = 0  # stretches, the first included
         self._graphs: RunGraphs | None = None
         self._corrections = 0
+        self._until_rounds, self._until_measured = _ROUNDS, _MOST_MEASURED
 
     def graphs(self) -> RunGraphs:
         """Those that the script compiles. Imports what torch compiles with."""
@@ -131,7 +134,7 @@ class RunBudgets:
         assert self._between is not None
         return self._between
 
-    def trained(self, budget: MemoryBudget, is_steady: bool) -> None:
+    def trained(self, budget: MemoryBudget, rounds: int) -> None:
         report = budget.report()
         if self.found is not None:
             self.total.add(report, is_training=True)
@@ -148,7 +151,11 @@ class RunBudgets:
         if self._has_dropped or self._asked.needs_plain_steps or self._is_divided:
             self._least = max(self._least, budget.least or 0)
         found = Measured(self._plain_live, self._plain_peak, self._least)
-        if (is_steady or self._measured >= _MOST_MEASURED) and not self._divides(found, report):
+        if rounds < self._until_rounds and self._measured < self._until_measured:
+            return
+        if self._divides(found, report):
+            self._until_rounds, self._until_measured = rounds + _MORE_ROUNDS, self._measured + _MORE_MEASURED
+        else:
             self._settle(found)
 
     @property

@@ -33,12 +33,12 @@ _STEP = MemoryBudget.step  # before it is watched
 
 
 class Budgets(Protocol):
-    """Says within which budget the next stretch runs, and is told when one has ended. `is_steady`: each optimizer that
-    the script has made has stepped twice; in scripts without optimizers, there were two stretches."""
+    """Says within which budget the next stretch runs, and is told when one has ended. `rounds`: so often has each optimizer
+    stepped that the script has made; in scripts without optimizers, so many stretches there were."""
 
     def training(self) -> MemoryBudget: ...
     def between(self) -> MemoryBudget: ...
-    def trained(self, budget: MemoryBudget, is_steady: bool) -> None: ...
+    def trained(self, budget: MemoryBudget, rounds: int) -> None: ...
     def idled(self, budget: MemoryBudget) -> None: ...
 
 
@@ -217,7 +217,7 @@ class Steps:
             assert budget is not None
             self._stretches += 1
             self._watch_modules()  # also where this is refused
-            self._budgets.trained(budget, min(self._optimizer_steps.values(), default=self._stretches) >= 2)
+            self._budgets.trained(budget, min(self._optimizer_steps.values(), default=self._stretches))
         elif not self._backward_in_between or not self._end_between():
             return  # a second optimizer of the same step, or what is held does not fit
         if self._calls_modules:
