@@ -338,3 +338,37 @@ def test_planning_lays_out_constants_as_the_code_that_runs():
         loss = compile(model)(x, *inputs)
         found.append([loss.detach(), *torch.autograd.grad(loss, [model.weight, *inputs])])
     assert is_same(*found)
+
+
+class Pools(nn.Module):
+    """Backward of such windows, which do not overlap, adds up nothing."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(3)
+        self.one, self.two = nn.Conv2d(3, 16, 3, padding=1), nn.Conv2d(16, 32, 3, padding=1)
+        self.norms = nn.ModuleList([nn.BatchNorm2d(16), nn.BatchNorm2d(32)])
+        self.line = nn.Linear(32 * 16, 8)
+
+    def forward(self, x):
+        x = F.max_pool2d(F.relu(self.norms[0](self.one(x))), 2)
+        x = F.max_pool2d(F.relu(self.norms[1](self.two(x))), 2)
+        return self.line(x.flatten(1))
+
+
+def test_calls_of_a_network_that_pools_hand_over_little():
+    images = [torch.linspace(-k, 1, 8 * 3 * 16 * 16).view(8, 3, 16, 16) for k in range(1, 4)]
+
+    def trained(compile):
+        torch._dynamo.reset()
+        model = Pools()
+        call = compile(model)
+        for _ in range(2):
+            with reprise.PeakScope() as scope:
+                loss = sum(call(x).square().mean() for x in images)
+                found = torch.autograd.grad(loss, list(model.parameters()))
+        return found, scope.peak_above_start
+
+    expected, default = trained(torch.compile)
+    found, peak = trained(lambda model: reprise.compile(model, memory_budget=f"+{default * 4 // 5}"))
+    assert is_same(found, expected) and peak <= default * 4 // 5

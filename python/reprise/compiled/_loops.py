@@ -23,12 +23,12 @@ from ._again import original_name
 from ._joint import InMemory, Joint, Layouts, Loops, Order, Vectors
 from ._kinds import Kind, is_scatter, kind_of, name_of
 from ._layouts import EXACT, laid_out
-from ._sizes import numbers
+from ._scatters import adds_at_most_one, places_alone, steps_of_scatter
+from ._sizes import any_number, numbers
 from ._vectors import Code, code_of, computes_functions
 
 # Places at which orders are compared.
 _PARTS = 17
-_ANY = 1000
 # More that have the same bits with and without vector code.
 _SAME = EXACT | frozenset(
     "arange full_like zeros_like ones_like rsqrt sqrt reciprocal eq ne lt le gt ge logical_and logical_or logical_not "
@@ -51,8 +51,8 @@ def loops_of(nodes: list[Any], joint: Joint) -> tuple[Loops, InMemory]:
         if name is None:
             continue
         body = each._body
-        meets = _steps_of_scatter(joint.nodes[joint.named[name]], each.node) if not each.is_reduction() else ()
-        written = [place for index in body.get_write_exprs() for place in _places_alone(index, meets)]
+        meets = steps_of_scatter(joint.nodes[joint.named[name]], each.node) if not each.is_reduction() else ()
+        written = [place for index in body.get_write_exprs() for place in places_alone(index, meets)]
         added = {variable: size for variable, size in body.var_ranges.items() if variable not in written}
         for load in body.memory_usage[MemoryUsageType.LOAD]:
             buffer = V.graph.try_get_buffer(load.buffer_name)
@@ -108,7 +108,10 @@ def _sum_of(loop: Any, joint: Joint) -> str | None:
 
     data = getattr(loop.node, "data", None)
     adds_at = isinstance(data, ir.Scatter) and data.scatter_mode is not None
-    return _name_of(loop.node, joint, is_scatter if adds_at else _is_sum) if adds_at or loop.is_reduction() else None
+    if not adds_at and not loop.is_reduction():
+        return None
+    name = _name_of(loop.node, joint, is_scatter if adds_at else _is_sum)
+    return None if name is not None and adds_at_most_one(joint.nodes[joint.named[name]]) else name
 
 
 def _merged(nodes: list[Any]) -> Iterator[Any]:
@@ -323,53 +326,24 @@ def _until(ends: set[int], begin: set[int], next_ones: list[list[int]], goes_on:
     return seen & ends
 
 
-def _places_alone(index: Any, meets: Collection[range]) -> list[Any]:
-    """The variables of an index that no other one shares a dimension with. Others may meet at one place, as may all whose steps in
-    memory are among those of `meets`."""
-    from torch._inductor.virtualized import V
-
-    variables = sorted(index.free_symbols, key=str)
-    strides = list(map(_number, V.graph.sizevars.stride_vars(index, variables)))
-    return [each for each, stride in zip(variables, strides)
-            if strides.count(stride) == 1 and not any(stride in steps for steps in meets)]
-
-
-def _steps_of_scatter(node: Any, buffer: Any) -> list[range]:
-    """How far apart in memory the places are along the dimensions in which an operator adds at places that it reads or computes."""
-    into = next((each for each in node.args[1:] if not isinstance(each, fx.Node)), ())  # a dimension, or an index for some
-    at = [place for place, index in enumerate(into) if index is not None] if isinstance(into, (list, tuple)) else [into]
-    sizes, strides = (list(map(_number, each)) for each in (buffer.get_size(), buffer.get_stride()))
-    if not all(isinstance(each, int) and each < len(sizes) for each in at):
-        return [range(1, math.prod(sizes))]
-    return [range(strides[each], strides[each] * sizes[each]) for each in at]
-
-
 def _order(index: Any, added: dict[Any, Any]) -> Order:
     from torch._inductor.virtualized import V
 
     if len(added) == 1 and not index.has(FloorDiv, ModularIndexing):
-        return tuple(map(_number, V.graph.sizevars.stride_vars(index, list(added), sorted(index.free_symbols, key=str))))
-    sizes = [_number(each) for each in added.values()]
+        return tuple(map(any_number, V.graph.sizevars.stride_vars(index, list(added), sorted(index.free_symbols, key=str))))
+    sizes = [any_number(each) for each in added.values()]
     count = math.prod(sizes)
 
     def place(step: int) -> int:
         digits = {}
         for variable, size in reversed(list(zip(added, sizes))):
             digits[variable], step = sympy.Integer(step % size), step // size
-        return _number(index.xreplace(digits))
+        return any_number(index.xreplace(digits))
 
     begin = place(0)
     steps = sorted({1, 2, 3, *(count * part // _PARTS for part in range(1, _PARTS)), count - 1} & set(range(1, count)))
     places = tuple(place(each) - begin for each in steps)
     return places[:1] if all(each == step * places[0] for step, each in zip(steps, places)) else places
-
-
-def _number(size: Any) -> int:
-    """Of sizes that vary, any one will do, as long as it is the same for both plans. So it is for the other dimensions."""
-    from torch._inductor.virtualized import V
-
-    known = V.graph.sizevars.remove_precomputed_replacements(sympy.sympify(size))
-    return int(known.xreplace({each: sympy.Integer(_ANY + sum(map(ord, each.name))) for each in known.free_symbols}))
 
 
 def _name_of(buffer: Any, joint: Joint, is_kind: Callable[[fx.Node], bool]) -> str | None:

@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+import sympy  # type: ignore[import-untyped]
 import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -21,6 +22,7 @@ from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
 from .._reprise import UsageError
 
+_ANY = 1000
 Symbolic = (torch.SymInt, torch.SymFloat, torch.SymBool)
 # The first plan leaves an eighth above the size that it sees, and each later one twice as much as the one before.
 _FIRST_ROOM = 8  # the part of it
@@ -263,3 +265,11 @@ def numbers(sizes: Any) -> tuple[int, ...] | None:
         return None if sizes is None else tuple(int(each) for each in sizes)
     except TypeError:
         return None
+
+
+def any_number(size: Any) -> int:
+    """Of sizes that vary, any one will do, as long as it is the same for both plans. So it is for the other dimensions."""
+    from torch._inductor.virtualized import V
+
+    known = V.graph.sizevars.remove_precomputed_replacements(sympy.sympify(size))
+    return int(known.xreplace({each: sympy.Integer(_ANY + sum(map(ord, each.name))) for each in known.free_symbols}))
