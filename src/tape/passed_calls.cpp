@@ -72,7 +72,7 @@ void Recorder::pass_by(OperatorCall& call, libtorch::CallForm& form, BegunCall& 
   if (options_.paranoid) tape_.drop_all();
 }
 
-// The least bytes of the steps have to do for what a compiled graph takes.
+// What a compiled graph takes counts for the least bytes of the steps.
 void Recorder::around_unseen(const std::function<void()>& run) {
   BegunCall begun(tape_);
   std::unique_lock<libtorch::LimitMutex> lock(libtorch::limit_mutex());

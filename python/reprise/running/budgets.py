@@ -19,10 +19,11 @@ _MOST_OF_DEVICE = 0.9
 # Plans of compiled graphs that are measured after the first; each saves what the one before lacked, and a tenth more. The
 # last one saves all that graphs can.
 _MOST_CORRECTIONS = 3
-# Steps of every optimizer that are measured; and stretches, where one steps seldom, or never. Then more of both with each plan.
-_ROUNDS, _MOST_MEASURED = 2, 12
-_MORE_ROUNDS, _MORE_MEASURED = 1, 4
 _MORE = 1.1
+# So many steps of every optimizer are measured, or so many stretches in all where one steps seldom or never.
+_ROUNDS, _MOST_MEASURED = 2, 12
+# After each plan, so many more.
+_MORE_ROUNDS, _MORE_MEASURED = 1, 4
 # Of the bytes of a step: what was live before it has to change by more until the limit does.
 _CHANGE = 0.01
 # Limits of earlier steps whose budgets are kept.

@@ -117,7 +117,7 @@ class OperatorInterceptor {
   virtual bool intercept_function(detail::FunctionCall&, const std::function<void()>& /*proceed*/) {
     return false;
   }
-  // Calls `run` once, which calls no operator that interceptors see, as a compiled graph does not.
+  // Calls `run` once. What it runs, such as a compiled graph, calls no operator that is seen.
   virtual void around_unseen(const std::function<void()>& run) { run(); }
 };
 
@@ -184,7 +184,7 @@ const InterceptorLink* link_in_force(const InterceptorLink* link);
 // The innermost interceptor in force on this thread; null if there is none.
 const InterceptorLink* innermost_interceptor();
 
-// Calls `run` once, with all that are in force on this thread told of it.
+// Calls `run` once, inside the around_unseen() of all that are in force on this thread.
 void run_unseen(const std::function<void()>& run);
 
 // The thread's dispatch keys, but for the one that diverts calls to interceptors.

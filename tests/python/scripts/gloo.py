@@ -1,5 +1,5 @@
 """Gloo's threads free what backward has given them after it was seen to be done. Where the interpreter has ended meanwhile,
-they abort the process."""
+they abort the process, so that a script waits before it ends."""
 
 import time
 
