@@ -8,13 +8,13 @@ import pytest
 import sympy
 import torch
 from torch import nn
-from torch._inductor import ir
+from torch._inductor import config, ir, scheduler
 
 import reprise
 from reprise import compiled
 from reprise.compiled import _frontier
 from reprise.compiled._plan import GraphPlanner
-from reprise.compiled._torch import comparing_numbers
+from reprise.compiled._torch import comparing_numbers, merges_refused_early
 from conftest import long
 from test_compiled import is_same, steps
 
@@ -227,3 +227,24 @@ def test_sizes_are_compared_as_by_sympy():
                 assert found == expected and type(found) is type(expected), (name, left, right)
         assert isinstance(sympy.Eq(size, 1), quick.Eq) and not isinstance(sympy.true, quick.Eq)
     assert ir.sympy is sympy
+
+
+@config.patch(force_disable_caches=True)
+def test_merges_are_refused_early_only_if_inductor_refuses_them(monkeypatch):
+    """Loops of every layer read the seeds of dropout."""
+    answers, asked = [], []
+    own = scheduler.Scheduler.can_fuse
+    monkeypatch.setattr(scheduler.Scheduler, "can_fuse", lambda *pair, **options: asked.append(pair) or own(*pair, **options))
+    with merges_refused_early():
+        early = scheduler.Scheduler.can_fuse
+
+    def both(*pair, **options):
+        expected = own(*pair, **options)
+        assert early(*pair, **options) == expected
+        answers.append(expected)
+        return expected
+
+    monkeypatch.setattr(scheduler.Scheduler, "can_fuse", both)
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+    torch.compile(nn.TransformerEncoder(layer, 3, enable_nested_tensor=False))(torch.randn(2, 5, 16)).sum().backward()
+    assert any(answers) and len(asked) < len(answers) / 2

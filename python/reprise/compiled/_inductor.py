@@ -24,7 +24,7 @@ from ._kinds import Kind, kind_of
 from ._layouts import laid_out, laid_out_as_default
 from ._loops import calls_of, kernels_of, loops_of, vectors_of
 from ._sizes import Sizes, bytes_of, numbers, rounded
-from ._torch import comparing_numbers, without_warnings_of_nodes, written_before_read
+from ._torch import comparing_numbers, merges_refused_early, without_warnings_of_nodes, written_before_read
 from ._vectors import added_up
 
 
@@ -113,8 +113,8 @@ def schedule_of(module: fx.GraphModule, joint: Joint, handing: Handing | None = 
           # Reports of failed compilations take long as well.
           patch.object(after_aot, "save_graph_repro", lambda *args, **options: None),
           patch.object(compiler, "wrap_compiler_debug", lambda inner, compiler_name: inner, create=True),
-          drawn_in_order() as keep_order, repeated_in_time(module), without_warnings_of_nodes(), comparing_numbers(), written_before_read(),
-          added_up(module), laid_out_as_default(module),
+          drawn_in_order() as keep_order, repeated_in_time(module), without_warnings_of_nodes(), comparing_numbers(), merges_refused_early(),
+          written_before_read(), added_up(module), laid_out_as_default(module),
           config.patch(fx_graph_cache=False, fx_graph_remote_cache=False), joint.sizes.without_guards(), suppress(_Scheduled)):
         keep_order(joint.draw_order or ())
         compiler.compile_fx_inner(module, inputs, static_input_idxs=(), is_backward=is_backward)

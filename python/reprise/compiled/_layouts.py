@@ -120,7 +120,8 @@ def laid_out_as_default(half: fx.GraphModule) -> Iterator[None]:
 
 def reads_out_of_order(forward: fx.GraphModule, joint: Joint) -> bool:
     """Whether it has to be known what the compiler's own forward has in memory, which takes long."""
-    known, operands = _plain_loops(forward, {}), _operands(forward)
+    operands = _operands(forward)
+    known = _plain_loops(forward, {}) | operands
     inexact: set[fx.Node] = set()  # and what may be computed again inside
     for node in reversed(forward.graph.nodes):
         kind = _kind_of(node)
@@ -128,7 +129,7 @@ def reads_out_of_order(forward: fx.GraphModule, joint: Joint) -> bool:
             inexact.update(node.all_input_nodes, (node,))
         elif kind in _MERGED and node in inexact and node not in operands:
             inexact.update(node.all_input_nodes)
-    return any(_is_loop(node, joint) and node not in known | operands for node in inexact)
+    return any(_is_loop(node, joint) and node not in known for node in inexact)
 
 
 def strides_of(joint: Joint, saved: list[int]) -> dict[str, tuple[int, ...]]:
@@ -222,7 +223,8 @@ def _plain_loops(half: fx.GraphModule, in_memory: InMemory) -> set[fx.Node]:
     for node in reversed(nodes):
         if any(kinds[user] in _MERGED and (user in out_of_order or user in part_of and user.name not in in_memory) for user in node.users):
             part_of.add(node)
-    return {node for node in nodes if kinds[node] is Kind.LOOP and node not in out_of_order | part_of}
+    others = out_of_order | part_of
+    return {node for node in nodes if kinds[node] is Kind.LOOP and node not in others}
 
 
 def _kind_of(node: fx.Node) -> Kind:
