@@ -1,4 +1,4 @@
-"""Random networks for images, in both layouts and with several norms: gradients beside the default's."""
+"""Networks for images: random ones, in both layouts and with several norms, and timm's. Gradients beside the default's, least bytes."""
 
 import random
 
@@ -6,7 +6,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from budgets import peak_of
+from compiled_models import NETWORKS, Compiled, smallest, torch_compile
 from compiled_random import compare, report
+from models import same
 
 COUNT, CHANNELS, SIZE = 6, 8, 16
 NORMS = {"batch": nn.BatchNorm2d, "group": lambda channels: nn.GroupNorm(2, channels),
@@ -107,4 +110,17 @@ def images(figures, quick):
     report(figures, "python_compiled_images", "inductor", {seed: compare(seed, "inductor", Images, step_of) for seed in seeds})
 
 
-BENCHES = {"python_compiled_images": images}
+def networks(figures, quick):
+    """The least peak of timm's networks, by that of torch.compile; the gradients are the same to the bit."""
+    for name in ["mobilenetv3_small_100"] if quick else NETWORKS:
+        torch._dynamo.reset()
+        default = Compiled(name, torch_compile, NETWORKS)
+        expected, peak = default.gradients(), peak_of(default)
+        ours = smallest(name, NETWORKS)
+        if not same(ours.gradients(), expected):
+            raise SystemExit(f"python_compiled_networks: {name}: gradients are not those of torch.compile")
+        figures.add("python_compiled_networks", f"{name}: default", [peak / 1e6], "MB")
+        figures.add("python_compiled_networks", f"{name}: least", [peak_of(ours) / peak], "x default", bar=1.0)
+
+
+BENCHES = {"python_compiled_images": images, "python_compiled_networks": networks}

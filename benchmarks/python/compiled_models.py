@@ -1,6 +1,7 @@
 """The models of the benches of compiled steps, and steps whose model is compiled."""
 
 import contextlib
+import functools
 import gc
 import types
 import warnings
@@ -75,17 +76,17 @@ def mixtral(layers=4, width=WIDTH):
 
 
 def convnext():
-    return _of_timm("convnext_atto", 64)
+    return _of_timm("convnext_atto", 64, drop_path_rate=0.1)
 
 
 def swin():
-    return _of_timm("swin_tiny_patch4_window7_224", 56, img_size=56, depths=(2, 2), embed_dim=48, num_heads=(3, 6))
+    return _of_timm("swin_tiny_patch4_window7_224", 56, img_size=56, depths=(2, 2), embed_dim=48, num_heads=(3, 6), drop_path_rate=0.1)
 
 
 def _of_timm(name, size, **options):
     import timm
 
-    model = Classifier(timm.create_model(name, num_classes=10, drop_path_rate=0.1, **options))
+    model = Classifier(timm.create_model(name, num_classes=10, **options))
     return model, {"images": torch.randn(BATCH, 3, size, size), "labels": torch.randint(0, 10, (BATCH,))}
 
 
@@ -105,6 +106,9 @@ MODELS = {"GPT-2": gpt2, "GPT-2 of 12 layers": lambda: gpt2(12, 128), "BERT": be
 SMALL = {"GPT-2": lambda: gpt2(2, 128), "BERT": lambda: bert(2, 128), "ViT": lambda: vit(2, 128),
          "Llama": lambda: llama(2, 128), "T5": lambda: t5(2, 128), "Mixtral": lambda: mixtral(2, 128), "ConvNeXt": convnext, "Swin": swin,
          "ALBERT": lambda: albert(4, 128)}
+# timm's, for images of 96 x 96.
+NETWORKS = {name: functools.partial(_of_timm, name, 96) for name in (
+    "resnet18", "resnet50", "densenet121", "mobilenetv3_small_100", "regnetx_002", "efficientnet_b0")}
 
 
 def torch_compile(model):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from ._joint import Joint
-from ._kinds import Kind, name_of
+from ._kinds import Kind, is_scatter, name_of
 
 # A compiler keeps a result in memory rather than compute a longer chain at each reader.
 _LONGEST_CHAIN = 30
@@ -58,7 +58,9 @@ class Held:
         result = [False] * len(joint.nodes)
         for at in reversed(range(len(joint.nodes))):
             for user in joint.users[at]:
-                is_call = joint.kinds[user] is Kind.CALL or name_of(joint.nodes[user]) == "cat"
+                # A constant that is added to at places is in memory with the sums in it.
+                is_written = joint.fuses and is_scatter(joint.nodes[user]) and not joint.inputs[at]
+                is_call = joint.kinds[user] is Kind.CALL and not is_written or name_of(joint.nodes[user]) == "cat"
                 if is_call and counts(user) or joint.kinds[user] in (Kind.VIEW, Kind.ITEM) and result[user]:
                     result[at] = True
         return result

@@ -81,6 +81,11 @@ def is_scatter(node: fx.Node) -> bool:
     return _SCATTERS.search(name_of(node)) is not None
 
 
+def is_lowered_to_loops(node: fx.Node) -> bool:
+    """Whether inductor computes by loops what is otherwise an operator that runs by itself, in most cases."""
+    return is_scatter(node) or name_of(node).startswith("_low_memory_max_pool")
+
+
 def _is_by_loops(product: fx.Node) -> bool:
     """Whether inductor computes that product as a sum of its own, which it merges with other loops. On a CPU it does so for one row
     or one column. On other devices it may for one row and one column. A size that varies is not one."""

@@ -33,6 +33,7 @@ _MERGED = (Kind.LOOP, Kind.VIEW, Kind.REDUCTION)
 # These read by places in memory.
 _BY_PLACE = (torch.ops.aten.as_strided.default, torch.ops.aten.as_strided_scatter.default)
 _CONVOLUTION = torch.ops.aten.convolution.default
+_CONVOLUTIONS = (_CONVOLUTION, torch.ops.aten.convolution_backward.default)
 # In the `meta` of a node that is laid out as if its half had no convolution.
 _WITHOUT = "reprise_without_convolution"
 
@@ -67,6 +68,7 @@ def compute_as_default(forward: fx.GraphModule, backward: fx.GraphModule, joint:
                 is_part and not _is_exact(computed)):
             _replace(node, _lay_out(node, strides[name]))
     _without_convolutions(backward, joint)
+    _hand_over_inputs(forward, backward, joint)
     for node, value in zip(by_place, values):
         node.replace_input_with(node.args[0], _as_in_graph(node.args[0], value))
 
@@ -87,6 +89,28 @@ def _without_convolutions(backward: fx.GraphModule, joint: Joint) -> None:
             strides = joint.layouts.operands.get(original_name(laid_out(read)))
             if strides and len(strides) == 4 and read.op == "call_function":
                 node.replace_input_with(read, _lay_out(read, strides))
+
+
+def _hand_over_inputs(forward: fx.GraphModule, backward: fx.GraphModule, joint: Joint) -> None:
+    """By default forward hands over copies of weights and images in the layout that convolutions read. Under a plan it hands over what it
+    was given, and backward makes each copy when it reads it."""
+    assert joint.layouts is not None
+    copied = {name: strides for name, strides in joint.layouts.operands.items() if strides and _is_copied(joint, joint.named[name], strides)}
+    for node in forward.graph.find_nodes(op="placeholder"):
+        if node.name in copied:
+            node.meta = {**node.meta, _WITHOUT: True}  # it has had the joint graph's
+    for node in backward.graph.find_nodes(op="placeholder"):
+        for user in [each for each in node.users if node.name in copied and each.target is not _CONVOLUTION]:
+            with backward.graph.inserting_before(user):
+                user.replace_input_with(node, _in_layout(node, copied[node.name]))
+
+
+def _is_copied(joint: Joint, at: int, strides: tuple[int, ...]) -> bool:
+    """Whether forward copies an input by default, for backward to read it with these strides, and nothing but convolutions reads it."""
+    assert joint.layouts is not None
+    node, readers = joint.nodes[at], {joint.nodes[each].target for each in joint.users[at]}
+    return (node.op == "placeholder" and len(strides) == 4 and joint.layouts.strides.get(node.name) == strides != node.meta["val"].stride()
+            and readers <= set(_CONVOLUTIONS))
 
 
 @contextlib.contextmanager
@@ -169,7 +193,7 @@ def _keep_loops(forward: fx.GraphModule, joint: Joint) -> None:
         if not all(isinstance(each, int) for each in strides) or node in plain:
             continue  # sizes vary, or loops read it from memory as they compute it again
         of_default = in_memory.get(node.name) or strides_of_default.get(node.name)
-        if node in handed_over and node not in operands and node.name not in in_memory:
+        if node in handed_over and node not in operands and node.name not in in_memory and not of_default:
             replace_handed_over(node, _lay_out(node, strides))
         elif of_default and (node not in results or node in handed_over):
             new = _lay_out(node, of_default)
@@ -267,7 +291,11 @@ def _is_loop(node: fx.Node, joint: Joint, views: bool = False) -> bool:
 
 def _lay_out(node: fx.Node, strides: tuple[int, ...]) -> fx.Node:
     with node.graph.inserting_after(node):
-        result = node.graph.call_function(_prim(), (node, strides))
+        return _in_layout(node, strides)
+
+
+def _in_layout(node: fx.Node, strides: tuple[int, ...]) -> fx.Node:
+    result = node.graph.call_function(_prim(), (node, strides))
     result.meta = {**node.meta, "val": _prim()(node.meta["val"], strides)}
     return result
 

@@ -262,6 +262,11 @@ def _computed_from_other_code(joint: Joint, layouts: Layouts, default: set[int])
     return found
 
 
+def _adds_up_by_other_code(joint: Joint, layouts: Layouts, name: str) -> bool:
+    """Whether backward adds up in another form of vector code than the compiler's own plan."""
+    return not joint.newest_vectors.get(name, {}).keys() <= layouts.vectors.get(name, joint.newest_vectors.get(name, {}).keys())
+
+
 def _state(joint: Joint) -> tuple[int, ...]:
     return len(joint.in_memory), len(joint.must_keep), len(joint.must_repeat)
 
@@ -282,8 +287,8 @@ def _split_as_default(joint: Joint, default: set[int], begin: set[int]) -> None:
 
 
 def keep_operands(joint: Joint, default: set[int]) -> bool:
-    """Where loops of the newest plan add up in another order than the compiler's own, these read the same from memory from now on,
-    in the same layout. Where that does not suffice, what the default hands over is kept: what the loops are computed from, and what
+    """Where loops of the newest plan add up in another order than the compiler's own, or by other vector code for which they read
+    others, these read the same from memory from now on, in the same layout. Where that does not suffice, what the default hands over is kept: what the loops are computed from, and what
     else is computed from what they read. In the end all loops around a sum are split as in the default. True where this call has changed
     that."""
     if joint.layouts is None:
@@ -294,11 +299,15 @@ def keep_operands(joint: Joint, default: set[int]) -> bool:
     for name, expected in joint.layouts.loops.items():
         found = joint.newest_loops.get(name, {})
         others = {joint.named[read] for read, order in found.items() if order != expected.get(read, order)}
-        if not others:
+        read = set(found)
+        if others:
+            differing.add(joint.named[name])
+        elif _adds_up_by_other_code(joint, joint.layouts, name):
+            read &= expected.keys()
+        else:
             continue
         # A loop goes through memory in the order that suits most of what it reads. What has another layout may be the rest.
-        others |= {joint.named[read] for read in found if joint.newest_operands.get(read) != joint.layouts.operands.get(read)}
-        differing.add(joint.named[name])
+        others |= {joint.named[each] for each in read if joint.newest_operands.get(each) != joint.layouts.operands.get(each)}
         missing, more = ({joint.named[each] for each in one.keys() - two.keys()} for one, two in ((expected, found), (found, expected)))
         made = {each for each in (others | more) - default if joint.in_forward[each] and joint.is_operator(each)}
         not_kept = {each for each in made - joint.must_keep if not joint.is_once(each)}

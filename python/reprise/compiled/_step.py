@@ -12,7 +12,7 @@ from ._again import Cut
 from ._costs import COSTS, loops
 from ._held import Held
 from ._joint import Joint, Others
-from ._kinds import Kind
+from ._kinds import Kind, is_lowered_to_loops
 from ._sizes import value_of
 
 
@@ -138,7 +138,9 @@ class Step:
         joint = self.joint
         node = joint.nodes[at]
         if not joint.fuses or not loops(joint.kinds[at]):
-            return joint.costs.get(node.name) or COSTS.call(node)
+            known = joint.costs.get(node.name)
+            duration, workspace = known or COSTS.call(node)
+            return duration, 0 if joint.fuses and not known and is_lowered_to_loops(node) else workspace
         value = value_of(node)
         device = value.device if hasattr(value, "device") else value[0].device
         read = sum(joint.bytes[each] for each in self._memory.sources[at])

@@ -1,0 +1,117 @@
+"""Networks for images under inductor, which lays out their results for convolutions."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from test_compiled import fresh  # noqa: F401
+from test_compiled_layouts import check_bits
+
+
+class Pooled(nn.Module):
+    """A residual network, whose last result is handed over and read by an operator that computes otherwise in another layout."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(3)
+        convolutions = (nn.Conv2d(8, 8, 3, padding=1, bias=False) for _ in range(6))
+        self.first, self.layers = nn.Conv2d(4, 8, 3, padding=1), nn.ModuleList(nn.Sequential(each, nn.BatchNorm2d(8)) for each in convolutions)
+        self.out = nn.Linear(32, 1)
+
+    def forward(self, x):
+        x = self.first(x.view(2, 4, 16, 16))
+        for one, two in zip(self.layers[::2], self.layers[1::2]):
+            x = (x + two(one(x).relu())).relu()
+        return self.out(F.adaptive_avg_pool2d(x, 2).flatten(1)).square().mean()
+
+
+class Depthwise(nn.Module):
+    """A plan's backward that runs a convolution again has results in channels-last layout, which the default's backward has not."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(3)
+        self.norms = nn.ModuleList(nn.GroupNorm(2, 8) for _ in range(2))
+        self.first, self.one = nn.Conv2d(4, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1)
+        self.each, self.mix = nn.Conv2d(8, 8, 5, padding=2, groups=8), nn.Conv2d(8, 8, 1)
+
+    def forward(self, x):
+        x = self.first(x.view(2, 4, 16, 16).to(memory_format=torch.channels_last))
+        x = x + F.dropout2d(self.one(F.silu(self.norms[0](x))), 0.1)
+        return (x + self.mix(F.leaky_relu(self.norms[1](self.each(x))))).square().mean()
+
+
+class Joined(nn.Module):
+    """A sum reads images, some of which forward hands over in another layout than they have in memory in the default's backward."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(3)
+        self.norms = nn.ModuleList(nn.LayerNorm(8) for _ in range(2))
+        self.first, self.one = nn.Conv2d(4, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1)
+        self.larger, self.both, self.line = nn.ConvTranspose2d(8, 8, 2, 2), nn.Conv2d(16, 8, 1), nn.Linear(8, 8)
+
+    def forward(self, x):
+        x = self.first(x.view(2, 4, 16, 16))
+        y = self.norms[0](self.one(F.max_pool2d(x, 2)).permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+        x = self.both(torch.cat([x, self.larger(F.silu(y))], 1))
+        tokens = self.norms[1](x.permute(0, 2, 3, 1)).flatten(1, 2)
+        query, value = (each.unflatten(2, (2, -1)).transpose(1, 2) for each in (self.line(tokens), tokens))
+        y = F.scaled_dot_product_attention(query, query, value).transpose(1, 2).flatten(2).mT
+        return (x + y.reshape(x.shape)).square().mean()
+
+
+def convolution(count, channels):
+    return nn.Sequential(nn.Conv2d(count, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels))
+
+
+class Stem(nn.Module):
+    """Gradients are added up at the places of windows that overlap. A plan that had their indices in memory would add them up otherwise."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(3)
+        self.first, self.layers = convolution(4, 16), nn.ModuleList(convolution(16, 16) for _ in range(6))
+        self.out = nn.Linear(16, 1)
+
+    def forward(self, x):
+        x = F.max_pool2d(self.first(x.view(-1, 4, 16, 16)).relu(), 3, 2, 1)
+        for one, two in zip(self.layers[::2], self.layers[1::2]):
+            x = (x + two(one(x).relu())).relu()
+        return self.out(x.mean((2, 3))).square().mean()
+
+
+class Dense(nn.Module):
+    """The last norm reads joined images, which forward hands over in a layout that is not the graph's."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(3)
+        self.norms = nn.ModuleList(nn.BatchNorm2d(16 * count) for count in range(1, 5))
+        self.layers = nn.ModuleList(nn.Conv2d(count, 16, 3, padding=1) for count in (4, 16, 32, 48))
+        self.out = nn.Linear(64, 1)
+
+    def forward(self, x):
+        parts = [self.layers[0](x.view(-1, 4, 16, 16))]
+        for norm, layer in zip(self.norms, self.layers[1:]):
+            parts.append(layer(norm(torch.cat(parts, 1)).relu()))
+        return self.out(self.norms[3](torch.cat(parts, 1)).relu().mean((2, 3))).square().mean()
+
+
+class Weights(nn.Sequential):
+    """Most bytes are weights. By default forward hands over copies of them in the layout that convolutions read."""
+
+    def __init__(self):
+        torch.manual_seed(3)
+        layers = (nn.Sequential(convolution(count, 64), nn.ReLU()) for count in (4, 64, 64, 64, 64))
+        super().__init__(nn.Unflatten(1, (4, 4, 2)), *layers)
+
+    def forward(self, x):
+        return super().forward(x).square().mean()
+
+
+@pytest.mark.parametrize("make, share, count", [
+    (Pooled, 85, 2048), (Depthwise, 95, 2048), (Joined, 97, 2048), (Stem, 93, 16384), (Dense, 85, 2048), (Weights, 85, 512)])
+def test_losses_and_gradients_have_the_bits_of_the_default(make, share, count):
+    check_bits(make(), (share,), count)
