@@ -1,4 +1,4 @@
-"""Networks for images: random ones, in both layouts and with several norms, and timm's. Gradients beside the default's, least bytes."""
+"""Networks for images, beside torch.compile: gradients of random ones, in both layouts and with several norms, and least bytes of timm's."""
 
 import random
 

@@ -58,9 +58,9 @@ class Held:
         result = [False] * len(joint.nodes)
         for at in reversed(range(len(joint.nodes))):
             for user in joint.users[at]:
-                # A constant that is added to at places is in memory with the sums in it.
-                is_written = joint.fuses and is_scatter(joint.nodes[user]) and not joint.inputs[at]
-                is_call = joint.kinds[user] is Kind.CALL and not is_written or name_of(joint.nodes[user]) == "cat"
+                # A scatter's loops compute a constant inside, which gets no memory of its own.
+                is_inside = joint.fuses and is_scatter(joint.nodes[user]) and not joint.inputs[at]
+                is_call = joint.kinds[user] is Kind.CALL and not is_inside or name_of(joint.nodes[user]) == "cat"
                 if is_call and counts(user) or joint.kinds[user] in (Kind.VIEW, Kind.ITEM) and result[user]:
                     result[at] = True
         return result

@@ -92,13 +92,13 @@ def _without_convolutions(backward: fx.GraphModule, joint: Joint) -> None:
 
 
 def _hand_over_inputs(forward: fx.GraphModule, backward: fx.GraphModule, joint: Joint) -> None:
-    """By default forward hands over copies of weights and images in the layout that convolutions read. Under a plan it hands over what it
-    was given, and backward makes each copy when it reads it."""
+    """By default forward hands over copies of weights and images in the layout that convolutions read. Under a plan it hands over the
+    weights and images themselves, and backward copies each just before a convolution's backward reads it."""
     assert joint.layouts is not None
     copied = {name: strides for name, strides in joint.layouts.operands.items() if strides and _is_copied(joint, joint.named[name], strides)}
     for node in forward.graph.find_nodes(op="placeholder"):
         if node.name in copied:
-            node.meta = {**node.meta, _WITHOUT: True}  # it has had the joint graph's
+            node.meta = {**node.meta, _WITHOUT: True}  # of its own: until now it was the joint graph's
     for node in backward.graph.find_nodes(op="placeholder"):
         for user in [each for each in node.users if node.name in copied and each.target is not _CONVOLUTION]:
             with backward.graph.inserting_before(user):
@@ -106,7 +106,7 @@ def _hand_over_inputs(forward: fx.GraphModule, backward: fx.GraphModule, joint: 
 
 
 def _is_copied(joint: Joint, at: int, strides: tuple[int, ...]) -> bool:
-    """Whether forward copies an input by default, for backward to read it with these strides, and nothing but convolutions reads it."""
+    """Whether the value is an input that only convolutions read, and of which forward hands over a copy with these strides by default."""
     assert joint.layouts is not None
     node, readers = joint.nodes[at], {joint.nodes[each].target for each in joint.users[at]}
     return (node.op == "placeholder" and len(strides) == 4 and joint.layouts.strides.get(node.name) == strides != node.meta["val"].stride()

@@ -264,7 +264,8 @@ def _computed_from_other_code(joint: Joint, layouts: Layouts, default: set[int])
 
 def _adds_up_by_other_code(joint: Joint, layouts: Layouts, name: str) -> bool:
     """Whether backward adds up in another form of vector code than the compiler's own plan."""
-    return not joint.newest_vectors.get(name, {}).keys() <= layouts.vectors.get(name, joint.newest_vectors.get(name, {}).keys())
+    forms = joint.newest_vectors.get(name, {}).keys()
+    return not forms <= layouts.vectors.get(name, forms)
 
 
 def _state(joint: Joint) -> tuple[int, ...]:
@@ -287,8 +288,8 @@ def _split_as_default(joint: Joint, default: set[int], begin: set[int]) -> None:
 
 
 def keep_operands(joint: Joint, default: set[int]) -> bool:
-    """Where loops of the newest plan add up in another order than the compiler's own, or by other vector code for which they read
-    others, these read the same from memory from now on, in the same layout. Where that does not suffice, what the default hands over is kept: what the loops are computed from, and what
+    """Where loops of the newest plan add up in another order than the compiler's own, or by other vector code, these read the
+    same from memory from now on, in the same layout. Where that does not suffice, what the default hands over is kept: what the loops are computed from, and what
     else is computed from what they read. In the end all loops around a sum are split as in the default. True where this call has changed
     that."""
     if joint.layouts is None:

@@ -87,8 +87,8 @@ def comparing_numbers() -> Iterator[None]:
 
 @contextmanager
 def merges_refused_early() -> Iterator[None]:
-    """Inductor merges no two loops of a CPU that read and write nothing at the same places. It asks of all pairs that have a buffer in
-    common, such as the seeds of dropout, and learns this last. A model of 48 layers has a hundred thousand such pairs."""
+    """Inductor merges two loops of a CPU only if they read or write something at the same place. It asks of all pairs that have a buffer in
+    common, such as the seeds of dropout, and looks at the places last. Here it looks at them first."""
     from torch._inductor import choices, config, scheduler
     from torch._inductor.virtualized import V
 
