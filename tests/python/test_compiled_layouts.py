@@ -6,6 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import reprise
+from reprise.compiled import _schedule
 from conftest import long
 from test_compiled import fresh  # noqa: F401
 
@@ -345,3 +346,37 @@ def test_what_is_added_up_in_place_is_there_before_it_is_read():
         return [loss.detach(), *torch.autograd.grad(loss, list(model.parameters()))]
 
     torch.testing.assert_close(step(reprise.compile(model, memory_budget="85%")), step(torch.compile(model)))
+
+
+class Rows(nn.Module):
+    """Dropout and a sum go through rows that another operator has computed in another order. `use`: of these rows, given images."""
+
+    def __init__(self, width, use):
+        super().__init__()
+        torch.manual_seed(3)
+        self.lines, self.norms = (nn.ModuleList(make(width) for _ in range(3)) for make in (lambda width: nn.Linear(width, width), nn.LayerNorm))
+        self.width, self.use, self.out = width, use, nn.Linear(width, 1)
+
+    def forward(self, x):
+        x = x.view(-1)[:320 * self.width].view(16, 20, self.width)
+        for line, norm in zip(self.lines, self.norms):
+            row = F.dropout(F.gelu(line(x.transpose(0, 1)).transpose(0, 1)), 0.1)
+            x = norm(x + self.use(row))
+        return self.out(x).square().mean()
+
+
+@pytest.mark.parametrize("width, use, is_alike", [
+    pytest.param(64, lambda row: row, True, id="rows"),
+    pytest.param(64, lambda row: row * (row.square().mean(-1, keepdim=True) + 1).rsqrt(), True, id="sums of rows"),
+    pytest.param(64, lambda row: row.softmax(-1), True, id="softmax", marks=long),
+    pytest.param(48, lambda row: row, False, id="rows that do not fill vectors"),
+    pytest.param(64, lambda row: row * row.exp().sum(-1, keepdim=True).log(), False, id="functions of sums"),
+    pytest.param(64, lambda row: row + row.mean(0).tanh(), False, id="other sums", marks=long),
+    pytest.param(64, lambda row: row + row.mT.softmax(-1).mT, False, id="columns, summed as they are in memory")])
+def test_what_computes_alike_is_not_compared(monkeypatch, width, use, is_alike):
+    """Whether forward may compute otherwise under a plan: its schedules, which show that, take long to make."""
+    answers = []
+    ask = _schedule.reads_out_of_order
+    monkeypatch.setattr(_schedule, "reads_out_of_order", lambda *half: answers.append(ask(*half)) or answers[-1])
+    check_bits(Rows(width, use), (85,), 20480)
+    assert answers and not is_alike == any(answers)

@@ -22,14 +22,20 @@ from ._torch import stored_apart
 from ._vectors import add_up_by
 
 # Their loops go through memory in parts, or their layout is not the graph's.
-_OTHERWISE = frozenset(
+OTHERWISE = frozenset(
     "cat slice select slice_scatter select_scatter diagonal_scatter convolution constant_pad_nd repeat rev gather index index_select "
     "_unsafe_index _unsafe_masked_index _adaptive_avg_pool2d adaptive_max_pool2d avg_pool2d avg_pool3d _low_memory_max_pool_with_offsets "
     "max_pool2d_with_indices max_pool3d_with_indices upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d "
     "_upsample_nearest_exact2d _upsample_nearest_exact3d".split())
 # The same with and without vector code.
 EXACT = frozenset("add sub mul div neg abs clone convert_element_type where relu iota full".split())
-_MERGED = (Kind.LOOP, Kind.VIEW, Kind.REDUCTION)
+# More of them.
+SAME = EXACT | frozenset(
+    "arange full_like zeros_like ones_like rsqrt sqrt reciprocal eq ne lt le gt ge logical_and logical_or logical_not "
+    "bitwise_and bitwise_or bitwise_not maximum minimum clamp clamp_min clamp_max gather index embedding cat "
+    "constant_pad_nd slice_scatter select_scatter copy repeat sign floor ceil round trunc fma tril triu inductor_random "
+    "inductor_lookup_seed inductor_force_stride_order".split())
+MERGED = (Kind.LOOP, Kind.VIEW, Kind.REDUCTION)
 # These read by places in memory.
 _BY_PLACE = (torch.ops.aten.as_strided.default, torch.ops.aten.as_strided_scatter.default)
 _CONVOLUTION = torch.ops.aten.convolution.default
@@ -51,19 +57,19 @@ def compute_as_default(forward: fx.GraphModule, backward: fx.GraphModule, joint:
     add_up_by(backward, joint.layouts.elements)
     _keep_loops(forward, joint)
     layouts = joint.layouts
-    strides, plain = layouts.strides, _plain_loops(backward, {})
+    strides, plain = layouts.strides, plain_loops(backward, {})
     operands = {name: layouts.copied.get(name) or layouts.operands.get(name) for name in (joint.nodes[at].name for at in in_memory)}
     for node in list(backward.graph.nodes):
         name = original_name(node)
         if name in operands and node.op == "call_function" and isinstance(node.meta["val"], torch.Tensor):
             _replace(node, _lay_out(node, operands[name] or node.meta["val"].stride()))
             continue
-        if name not in strides or not _is_loop(node, joint, views=True):
+        if name not in strides or not is_loop(node, joint, views=True):
             continue
         value, at = node.meta["val"], joint.named[name]
         computed = _of_views(node)
         is_part = kind_of(computed) is Kind.LOOP and computed not in plain  # of loops that go through memory in another order
-        is_plain = value.stride() == strides[name] and _is_contiguous(value) and not is_part
+        is_plain = value.stride() == strides[name] and is_contiguous(value) and not is_part
         if (_is_read_by(Kind.CALL, joint, at) or not is_plain and _is_read_by(Kind.REDUCTION, joint, at) or
                 is_part and not _is_exact(computed)):
             _replace(node, _lay_out(node, strides[name]))
@@ -142,20 +148,6 @@ def laid_out_as_default(half: fx.GraphModule) -> Iterator[None]:
         yield
 
 
-def reads_out_of_order(forward: fx.GraphModule, joint: Joint) -> bool:
-    """Whether it has to be known what the compiler's own forward has in memory, which takes long."""
-    operands = _operands(forward)
-    known = _plain_loops(forward, {}) | operands
-    inexact: set[fx.Node] = set()  # and what may be computed again inside
-    for node in reversed(forward.graph.nodes):
-        kind = _kind_of(node)
-        if kind is Kind.REDUCTION or kind is Kind.LOOP and name_of(node) not in EXACT:
-            inexact.update(node.all_input_nodes, (node,))
-        elif kind in _MERGED and node in inexact and node not in operands:
-            inexact.update(node.all_input_nodes)
-    return any(_is_loop(node, joint) and node not in known for node in inexact)
-
-
 def strides_of(joint: Joint, saved: list[int]) -> dict[str, tuple[int, ...]]:
     """As the graph has them."""
     values = {joint.nodes[at].name: joint.nodes[at].meta["val"] for at in saved}
@@ -180,14 +172,14 @@ def _keep_loops(forward: fx.GraphModule, joint: Joint) -> None:
     (output,) = forward.graph.find_nodes(op="output")
     results = list(output.args[0])
     handed_over = results[joint.outputs_of_forward:]
-    plain, operands = _plain_loops(forward, in_memory), _operands(forward)
+    plain, operands = plain_loops(forward, in_memory), operands_of(forward)
 
     def replace_handed_over(node: fx.Node, by: fx.Node) -> None:
         for at in range(joint.outputs_of_forward, len(results)):
             results[at] = by if results[at] is node else results[at]
 
     for node in list(forward.graph.nodes):
-        if not _is_loop(node, joint) or not isinstance(node.meta["val"], torch.Tensor):
+        if not is_loop(node, joint) or not isinstance(node.meta["val"], torch.Tensor):
             continue
         strides = node.meta["val"].stride()
         if not all(isinstance(each, int) for each in strides) or node in plain:
@@ -224,18 +216,18 @@ def has_convolution(half: fx.GraphModule) -> bool:
     return bool(half.graph.find_nodes(op="call_function", target=_CONVOLUTION))
 
 
-def _plain_loops(half: fx.GraphModule, in_memory: InMemory) -> set[fx.Node]:
+def plain_loops(half: fx.GraphModule, in_memory: InMemory) -> set[fx.Node]:
     """Loops over contiguous memory, if all loops and sums that may compute them again inside are over such memory too. These go
     through memory in the same order, with the same vector code, whether the loop's result is stored or not.
     `in_memory`: under the compiler's own plan."""
     nodes = list(half.graph.nodes)
-    kinds, operands = {node: _kind_of(node) for node in nodes}, _operands(half)
+    kinds, operands = {node: sum_or_kind_of(node) for node in nodes}, operands_of(half)
     in_order: set[fx.Node] = set()  # as operands of a loop
     out_of_order: set[fx.Node] = set()  # their own loops
     for node in nodes:
-        is_dense = _is_contiguous(node.meta.get("val"), in_memory.get(node.name))
-        is_whole = is_dense and name_of(node.all_input_nodes[0] if kinds[node] is Kind.ITEM else node) not in _OTHERWISE
-        merges = kinds[node] in _MERGED and not in_order.issuperset(node.all_input_nodes)  # what is out of order
+        is_dense = is_contiguous(node.meta.get("val"), in_memory.get(node.name))
+        is_whole = is_dense and name_of(node.all_input_nodes[0] if kinds[node] is Kind.ITEM else node) not in OTHERWISE
+        merges = kinds[node] in MERGED and not in_order.issuperset(node.all_input_nodes)  # what is out of order
         if kinds[node] is not Kind.VIEW and (merges or not is_whole):
             out_of_order.add(node)
         # Others have in memory as well what they would compute in another order.
@@ -245,22 +237,22 @@ def _plain_loops(half: fx.GraphModule, in_memory: InMemory) -> set[fx.Node]:
             in_order.add(node)
     part_of: set[fx.Node] = set()
     for node in reversed(nodes):
-        if any(kinds[user] in _MERGED and (user in out_of_order or user in part_of and user.name not in in_memory) for user in node.users):
+        if any(kinds[user] in MERGED and (user in out_of_order or user in part_of and user.name not in in_memory) for user in node.users):
             part_of.add(node)
     others = out_of_order | part_of
     return {node for node in nodes if kinds[node] is Kind.LOOP and node not in others}
 
 
-def _kind_of(node: fx.Node) -> Kind:
+def sum_or_kind_of(node: fx.Node) -> Kind:
     return Kind.REDUCTION if is_scatter(node) else kind_of(node)
 
 
-def _operands(half: fx.GraphModule) -> set[fx.Node]:
+def operands_of(half: fx.GraphModule) -> set[fx.Node]:
     """What operators that run by themselves read, so that it is in memory under every plan. Of what they read a part of, that part may
     be all that is in memory."""
     found: set[fx.Node] = set()
     for node in reversed(half.graph.nodes):
-        if node.op == "call_function" and (_kind_of(node) is Kind.CALL or kind_of(node) is Kind.VIEW and node in found and _is_whole(node)):
+        if node.op == "call_function" and (sum_or_kind_of(node) is Kind.CALL or kind_of(node) is Kind.VIEW and node in found and _is_whole(node)):
             found.update(node.all_input_nodes)
     return found
 
@@ -271,7 +263,7 @@ def _is_whole(view: fx.Node) -> bool:
     return not all(isinstance(each, int) for each in counts) or len(set(counts)) == 1
 
 
-def _is_contiguous(value: Any, strides: tuple[int, ...] | None = None) -> bool:
+def is_contiguous(value: Any, strides: tuple[int, ...] | None = None) -> bool:
     """But for dimensions along which it is the same. True where sizes vary. `strides`: instead of the value's own."""
     expected = 1
     for size, stride in reversed(list(zip(value.shape, strides or value.stride()))) if isinstance(value, torch.Tensor) else ():
@@ -284,7 +276,7 @@ def _is_contiguous(value: Any, strides: tuple[int, ...] | None = None) -> bool:
     return True
 
 
-def _is_loop(node: fx.Node, joint: Joint, views: bool = False) -> bool:
+def is_loop(node: fx.Node, joint: Joint, views: bool = False) -> bool:
     at = joint.named.get(original_name(node))
     return node.op == "call_function" and at is not None and (joint.kinds[at] is Kind.LOOP or views and joint.kinds[at] is Kind.VIEW)
 
@@ -343,7 +335,7 @@ def _is_read_by(kind: Kind, joint: Joint, at: int) -> bool:
     seen, unseen = {at}, [at]
     while unseen:
         for user in joint.users[unseen.pop()]:
-            if _kind_of(joint.nodes[user]) is kind and not joint.in_forward[user]:
+            if sum_or_kind_of(joint.nodes[user]) is kind and not joint.in_forward[user]:
                 return True
             if joint.kinds[user] in through and user not in seen:
                 seen.add(user)

@@ -22,19 +22,13 @@ from torch.utils._sympy.functions import FloorDiv, ModularIndexing
 from ._again import original_name
 from ._joint import InMemory, Joint, Layouts, Loops, Order, Vectors
 from ._kinds import Kind, is_scatter, kind_of, name_of
-from ._layouts import EXACT, laid_out
+from ._layouts import SAME, laid_out
 from ._scatters import adds_at_most_one, places_alone, steps_of_scatter
 from ._sizes import any_number, numbers
 from ._vectors import Code, code_of, computes_functions
 
 # Places at which orders are compared.
 _PARTS = 17
-# More that have the same bits with and without vector code.
-_SAME = EXACT | frozenset(
-    "arange full_like zeros_like ones_like rsqrt sqrt reciprocal eq ne lt le gt ge logical_and logical_or logical_not "
-    "bitwise_and bitwise_or bitwise_not maximum minimum clamp clamp_min clamp_max gather index embedding cat "
-    "constant_pad_nd slice_scatter select_scatter copy repeat sign floor ceil round trunc fma tril triu inductor_random "
-    "inductor_lookup_seed inductor_force_stride_order".split())
 _MERGED = (Kind.LOOP, Kind.VIEW, Kind.ITEM)
 
 
@@ -59,7 +53,7 @@ def loops_of(nodes: list[Any], joint: Joint) -> tuple[Loops, InMemory]:
             read = load.buffer_name if load.buffer_name in joint.named else (
                 _item_of(buffer, joint) if isinstance(buffer, ir.MultiOutput) else _name_of(buffer, joint, _is_no_call))
             if read is not None:
-                loops.setdefault(name, {})[read] = _order(body.indexing_exprs[load.index_name], added)
+                loops.setdefault(name, {})[read] = _order(body.indexing_exprs[load.index_name], body.var_ranges, added, buffer)
                 strides[read] = numbers(buffer.maybe_get_stride()) if buffer else None
     return loops, strides
 
@@ -154,7 +148,7 @@ def _has_other_bits(node: fx.Node) -> bool:
     values = [each.meta.get("val") for each in (node, *node.all_input_nodes)]
     if not any(value.is_floating_point() or value.is_complex() for value in values if isinstance(value, torch.Tensor)):
         return False
-    return _adds_up(node) or kind_of(node) is Kind.LOOP and name_of(node) not in _SAME
+    return _adds_up(node) or kind_of(node) is Kind.LOOP and name_of(node) not in SAME
 
 
 def _adds_vectors(loop: Any, code: Code) -> bool:
@@ -336,24 +330,41 @@ def _until(ends: set[int], begin: set[int], next_ones: list[list[int]], goes_on:
     return seen & ends
 
 
-def _order(index: Any, added: dict[Any, Any]) -> Order:
+def _order(index: Any, variables: Collection[Any], added: dict[Any, Any], buffer: Any) -> Order:
+    """Of the elements that are added up, counted as if what is read were contiguous, from the first. Its layout may be another one under
+    another plan."""
     from torch._inductor.virtualized import V
 
-    if len(added) == 1 and not index.has(FloorDiv, ModularIndexing):
+    layout = _other_layout(buffer)
+    if len(added) == 1 and not layout and not index.has(FloorDiv, ModularIndexing):
         return tuple(map(any_number, V.graph.sizevars.stride_vars(index, list(added), sorted(index.free_symbols, key=str))))
     sizes = [any_number(each) for each in added.values()]
     count = math.prod(sizes)
 
     def place(step: int) -> int:
-        digits = {}
+        digits = dict.fromkeys(variables, sympy.Integer(0)) if layout else {}
         for variable, size in reversed(list(zip(added, sizes))):
             digits[variable], step = sympy.Integer(step % size), step // size
-        return any_number(index.xreplace(digits))
+        at = any_number(index.xreplace(digits))
+        element = 0 if layout else at
+        for stride, weight in layout:
+            element, at = element + at // stride * weight, at % stride
+        return element
 
     begin = place(0)
     steps = sorted({1, 2, 3, *(count * part // _PARTS for part in range(1, _PARTS)), count - 1} & set(range(1, count)))
     places = tuple(place(each) - begin for each in steps)
     return places[:1] if all(each == step * places[0] for step, each in zip(steps, places)) else places
+
+
+def _other_layout(buffer: Any) -> list[tuple[int, int]]:
+    """The strides of a buffer, from the largest, with those that it would have if it were contiguous. None where it is, or sizes vary."""
+    sizes, strides = (numbers(each()) for each in (buffer.maybe_get_size, buffer.maybe_get_stride)) if buffer else (None, None)
+    if sizes is None or strides is None:
+        return []
+    weights = [math.prod(sizes[at + 1:]) for at in range(len(sizes))]
+    found = [(stride, weight) for size, stride, weight in zip(sizes, strides, weights) if size != 1 and stride]
+    return sorted(found, reverse=True) if any(stride != weight for stride, weight in found) else []
 
 
 def _name_of(buffer: Any, joint: Joint, is_kind: Callable[[fx.Node], bool]) -> str | None:

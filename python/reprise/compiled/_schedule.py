@@ -16,7 +16,8 @@ from ._costs import COSTS, loops
 from ._inductor import Handing, Schedule, schedule_of
 from ._joint import InMemory, Joint, Layouts, Others, Vectors
 from ._kinds import Kind, is_size, kind_of
-from ._layouts import compute_as_default, has_convolution, reads_out_of_order, strides_of
+from ._layouts import compute_as_default, has_convolution, strides_of
+from ._rows import reads_out_of_order
 from ._sizes import bytes_of
 from ._torch import backward_extracted_once, partitioners, without_warnings_of_nodes
 
