@@ -5,6 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+import reprise
 from test_compiled import fresh  # noqa: F401
 from test_compiled_layouts import check_bits
 
@@ -109,6 +110,40 @@ class Weights(nn.Sequential):
 
     def forward(self, x):
         return super().forward(x).square().mean()
+
+
+class Returned(nn.Module):
+    """The result of the last convolution is the caller's. A plan has what that reads in another layout than the graph's."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(3)
+        self.layers = nn.ModuleList(nn.Sequential(nn.Conv2d(count, 8, 3, padding=1), nn.GroupNorm(4, 8), nn.SiLU()) for count in (4, 8, 16))
+        self.out = nn.Conv2d(8, 4, 1)
+
+    def forward(self, x):
+        first = self.layers[0](x.view(-1, 4, 16, 16))
+        inner = F.interpolate(self.layers[1](F.max_pool2d(first, 2)), scale_factor=2)
+        return self.out(F.dropout2d(self.layers[2](torch.cat((first, inner), 1)), 0.1))
+
+
+def test_results_have_the_strides_of_the_default():
+    """What the caller computes of them adds up in the order in which they lie in memory."""
+    model, x = Returned(), torch.linspace(-1, 1, 8192)
+
+    def step(call):
+        torch._dynamo.reset()
+        torch.manual_seed(5)
+        result = call(x)
+        loss = result.mul(torch.linspace(-1, 1, result.numel()).view(result.shape)).sum()
+        return result.stride(), [loss.detach(), *torch.autograd.grad(loss, list(model.parameters()))]
+
+    strides, expected = step(torch.compile(model))
+    call = reprise.compile(model, memory_budget="85%")
+    found, results = step(call)
+    assert found == strides and all(map(torch.equal, results, expected))
+    (report,) = call.memory_budget.report()
+    assert report.predicted_peak <= 0.85 * report.default_peak
 
 
 @pytest.mark.parametrize("make, share, count", [

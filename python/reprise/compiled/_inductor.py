@@ -21,7 +21,7 @@ from ._costs import COSTS
 from ._draws import drawn_in_order, draws_in
 from ._joint import InMemory, Joint, Loops, Vectors
 from ._kinds import Kind, kind_of
-from ._layouts import laid_out, laid_out_as_default
+from ._layouts import changes_layouts, laid_out, laid_out_as_default
 from ._loops import calls_of, kernels_of, loops_of, vectors_of
 from ._sizes import Sizes, bytes_of, numbers, rounded
 from ._torch import comparing_numbers, merges_refused_early, without_warnings_of_nodes, written_before_read
@@ -68,7 +68,7 @@ def schedule_of(module: fx.GraphModule, joint: Joint, handing: Handing | None = 
 
     is_backward, handing = handing is not None, handing or Handing()
     placeholders = module.graph.find_nodes(op="placeholder")
-    has_layouts = False  # that are not the graph's
+    has_layouts = changes_layouts(module)  # that are not the graph's
     for node in placeholders:
         node.meta = dict(node.meta)  # else it is the joint graph's, and inductor writes to it
         strides = handing.strides.get(node.name)

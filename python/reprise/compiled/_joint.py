@@ -15,7 +15,7 @@ from .._reprise import UsageError
 from ._draws import may_draw
 from ._kinds import Kind, is_repeatable, is_size, kind_of, name_of
 from ._sizes import Sizes, bytes_of, mark, rounded
-from ._torch import InputMutationAOTOutput, partitioners
+from ._torch import InputMutationAOTOutput, PlainAOTOutput, partitioners
 
 
 # Of the bytes of all results of forward.
@@ -128,6 +128,8 @@ class Joint:
         # Forward can run whatever needs no gradient; what only backward reads, it runs where that is handed over.
         self.in_forward = [not each for each in self.after_tangents]
         self.roots = [self._root(at) for at in range(len(self.nodes))]
+        # Places of those that the caller gets, in the graph's layout.
+        self.visible = [at for at, each in enumerate(described) if isinstance(each, PlainAOTOutput) and isinstance(forward[at], fx.Node)]
         # torch writes these inputs after forward, with what forward returns for them.
         replaced = {each.mutated_input for each in described if isinstance(each, InputMutationAOTOutput)}
         self._mark({at for at, node in enumerate(self.nodes) if node.op == "placeholder" and node.meta.get("desc") in replaced})

@@ -77,6 +77,28 @@ def compute_as_default(forward: fx.GraphModule, backward: fx.GraphModule, joint:
     _hand_over_inputs(forward, backward, joint)
     for node, value in zip(by_place, values):
         node.replace_input_with(node.args[0], _as_in_graph(node.args[0], value))
+    _keep_results(forward, joint)
+
+
+def changes_layouts(half: fx.GraphModule) -> bool:
+    """Whether `compute_as_default` has laid out something otherwise than the graph, so that what is computed from it may have other strides."""
+    laid_out_nodes = half.graph.find_nodes(op="call_function", target=_prim())
+    return any(each.meta["val"].stride() != each.args[0].meta["val"].stride() for each in laid_out_nodes)
+
+
+def _keep_results(forward: fx.GraphModule, joint: Joint) -> None:
+    """The caller gets results in the graph's layout, even where a result is computed from something in another one."""
+    if not changes_layouts(forward):
+        return
+    (output,) = forward.graph.find_nodes(op="output")
+    results = list(output.args[0])
+    for at in joint.visible:
+        node, value = results[at], results[at].meta.get("val")
+        is_tensor = node.op == "call_function" and isinstance(value, torch.Tensor)
+        if is_tensor and all(isinstance(each, int) for each in (*value.shape, *value.stride())) and (
+                _prims_common.is_non_overlapping_and_dense_or_false(value)):
+            results[at] = _lay_out(node, value.stride())
+    output.args = (tuple(results),)
 
 
 def _without_convolutions(backward: fx.GraphModule, joint: Joint) -> None:

@@ -239,6 +239,11 @@ class GraphPlanner:
             repeats = self.step.step.smallest(moves=_MOVES_FOR_LEAST, repeats=True)
             if repeats.peak < _WORTH_IT * plan.peak and not self._realizes(repeats):
                 return False
+        if self.joint.fuses and len(self.step.operators) <= _MANY_OPERATORS:
+            step = Step(self.joint, self._others, in_place=True)
+            written = step.step.smallest(moves=_MOVES_FOR_LEAST, repeats=self._may_repeat())
+            if step.cut_of(written) != self.step.cut_of(plan) and not self._realizes(written, step):
+                return False
         if not self._others.between:
             return True
         # Beside other graphs the plan that hands over least may be the smallest where the planner expects too much of backward, as it

@@ -191,6 +191,8 @@ def _split(joint: Joint, cut: Cut) -> tuple[fx.GraphModule, fx.GraphModule]:
     with patch.object(fx.GraphModule, "recompile"):  # nobody calls these modules
         backward = partitioners.raise_getitems(partitioners.reordering_to_mimic_autograd_engine(backward))
         forward = partitioners.raise_getitems(forward)
+    (output,) = forward.graph.find_nodes(op="output")
+    output.meta["user_visible_output_idxs"] = joint.visible  # as torch's compiler marks them
     if joint.layouts is not None and not cut.is_default(joint, joint.layouts.saved):
         if joint.layouts.in_memory is None and reads_out_of_order(forward, joint):
             schedule = _forward_of_default(joint)

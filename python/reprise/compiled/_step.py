@@ -12,13 +12,16 @@ from ._again import Cut
 from ._costs import COSTS, loops
 from ._held import Held
 from ._joint import Joint, Others
-from ._kinds import Kind, is_lowered_to_loops
+from ._kinds import Kind, is_lowered_to_loops, name_of
+from ._layouts import OTHERWISE, is_contiguous
 from ._sizes import value_of
 
 
 class Step:
-    def __init__(self, joint: Joint, others: Others = Others()) -> None:
-        self.joint, self._others = joint, others
+    def __init__(self, joint: Joint, others: Others = Others(), *, in_place: bool = False) -> None:
+        """`in_place`: as if backward's own loops wrote in place wherever they can. Inductor does so in most cases, but its order of
+        operators depends on the plan, and with that what is read last."""
+        self.joint, self._others, self._in_place = joint, others, in_place
         self._memory = Held(joint)
         self._lay_out()
 
@@ -40,6 +43,7 @@ class Step:
         self.operators = operators
         self.reads: list[list[tuple[int, bool]]] = []  # by operator: what it reads from memory, and whether backward has made that
         beside = self._bytes_beside(operators)
+        newest = {source: at for at, is_backward in operators if is_backward for source in self._memory.sources[at]}  # of its readers
         total = 0
         numbers: dict[tuple[int, bool], int] = {}
         for slot, (at, is_backward) in enumerate(operators):
@@ -52,7 +56,11 @@ class Step:
             makes = []
             nanoseconds, workspace = self.cost(at)
             total += nanoseconds
-            for made in self.joint.items(at) or (at,):
+            own = [each for each, is_made in self.reads[-1] if is_made and newest[each] == at and not joint.in_forward[each]]
+            place = next((each for each in own if self._in_place and self._goes_into(at, each)), None)
+            if place is not None:
+                numbers[at, True] = numbers[place, True]
+            for made in self.joint.items(at) or (at,) if place is None else ():
                 if not is_backward and self._is_fixed(made):
                     continue
                 numbers[made, is_backward] = number = self.step.add_value(joint.bytes[made])
@@ -92,6 +100,23 @@ class Step:
     def _is_fixed(self, at: int) -> bool:
         """No plan can drop it: the caller has it, or it cannot be made again."""
         return at in self._outputs or at in self.joint.must_keep or self.joint.is_once(at)
+
+    def _goes_into(self, at: int, place: int) -> bool:
+        """Whether a loop may write its result in place of what it reads for the last time: it reads at the place where it writes, and
+        nobody else has that memory."""
+        joint = self.joint
+        is_output = place in {joint.roots[each] for each in joint.backward_outputs}
+        if joint.kinds[at] is not Kind.LOOP or joint.bytes[at] != joint.bytes[place] or is_output:
+            return False
+        seen, unseen = {at}, [at]
+        while unseen:
+            each = unseen.pop()
+            if name_of(joint.nodes[each]) in OTHERWISE or joint.kinds[each] is Kind.VIEW and not is_contiguous(value_of(joint.nodes[each])):
+                return False
+            more = {read for read in joint.inputs[each] if joint.kinds[read] in (Kind.LOOP, Kind.VIEW) and not self._memory.held[read]}
+            unseen += more - seen
+            seen |= more
+        return True
 
     def _bytes_beside(self, operators: list[tuple[int, bool]]) -> list[int]:
         joint = self.joint

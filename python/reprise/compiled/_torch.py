@@ -22,6 +22,7 @@ from torch.fx import graph as _graph
 from torch.utils import _pytree
 
 InputMutationAOTOutput: Any = _descriptors.InputMutationAOTOutput
+PlainAOTOutput: Any = _descriptors.PlainAOTOutput
 InstructionTranslator: Any = _symbolic_convert.InstructionTranslator
 common: Any = _common
 partitioners: Any = _partitioners
