@@ -115,11 +115,11 @@ class Weights(nn.Sequential):
 class Returned(nn.Module):
     """The result of the last convolution is the caller's. A plan has what that reads in another layout than the graph's."""
 
-    def __init__(self):
+    def __init__(self, *end):
         super().__init__()
         torch.manual_seed(3)
         self.layers = nn.ModuleList(nn.Sequential(nn.Conv2d(count, 8, 3, padding=1), nn.GroupNorm(4, 8), nn.SiLU()) for count in (4, 8, 16))
-        self.out = nn.Conv2d(8, 4, 1)
+        self.out = nn.Sequential(nn.Conv2d(8, 4, 1), *end)
 
     def forward(self, x):
         first = self.layers[0](x.view(-1, 4, 16, 16))
@@ -127,9 +127,10 @@ class Returned(nn.Module):
         return self.out(F.dropout2d(self.layers[2](torch.cat((first, inner), 1)), 0.1))
 
 
-def test_results_have_the_strides_of_the_default():
+@pytest.mark.parametrize("end", [(), (nn.Sigmoid(),)], ids=["", "handed over too"])
+def test_results_have_the_strides_of_the_default(end):
     """What the caller computes of them adds up in the order in which they lie in memory."""
-    model, x = Returned(), torch.linspace(-1, 1, 8192)
+    model, x = Returned(*end), torch.linspace(-1, 1, 8192)
 
     def step(call):
         torch._dynamo.reset()

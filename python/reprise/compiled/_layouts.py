@@ -97,7 +97,8 @@ def _keep_results(forward: fx.GraphModule, joint: Joint) -> None:
         is_tensor = node.op == "call_function" and isinstance(value, torch.Tensor)
         if is_tensor and all(isinstance(each, int) for each in (*value.shape, *value.stride())) and (
                 _prims_common.is_non_overlapping_and_dense_or_false(value)):
-            results[at] = _lay_out(node, value.stride())
+            new = _lay_out(node, value.stride())
+            results = [new if each is node else each for each in results]
     output.args = (tuple(results),)
 
 
