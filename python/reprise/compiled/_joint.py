@@ -128,7 +128,7 @@ class Joint:
         # Forward can run whatever needs no gradient; what only backward reads, it runs where that is handed over.
         self.in_forward = [not each for each in self.after_tangents]
         self.roots = [self._root(at) for at in range(len(self.nodes))]
-        # Places of those that the caller gets, in the graph's layout.
+        # Places of the results that the caller gets, in the graph's layout.
         self.visible = [at for at, each in enumerate(described) if isinstance(each, PlainAOTOutput) and isinstance(forward[at], fx.Node)]
         # torch writes these inputs after forward, with what forward returns for them.
         replaced = {each.mutated_input for each in described if isinstance(each, InputMutationAOTOutput)}

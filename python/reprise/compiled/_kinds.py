@@ -4,7 +4,6 @@ into its neighbours' loops, and whether it may run twice."""
 from __future__ import annotations
 
 import enum
-import functools
 import operator
 import re
 from typing import Any
@@ -39,14 +38,9 @@ _SEEDS = frozenset(("inductor_seed", "inductor_seeds"))
 
 def name_of(node: fx.Node) -> str:
     """"mm" for aten.mm.default."""
-    return _name_of(node.target)
-
-
-@functools.lru_cache(maxsize=1024)
-def _name_of(target: Any) -> str:
-    if isinstance(target, torch._ops.OpOverload):
-        return target._schema.name.split("::")[1]
-    return getattr(target, "__name__", str(target))
+    if isinstance(node.target, torch._ops.OpOverload):
+        return node.target._schema.name.split("::")[1]
+    return getattr(node.target, "__name__", str(node.target))
 
 
 def module_of(node: fx.Node) -> str:
@@ -65,35 +59,26 @@ def _plain(path: str) -> str:
 def kind_of(node: fx.Node) -> Kind:
     if node.op != "call_function" or not is_tensors(node.meta.get("val")):
         return Kind.INPUT if node.op in ("placeholder", "get_attr") or is_size(node) else Kind.CALL
-    if node.target is torch.ops.aten.bmm.default and _is_by_loops(node):
-        return Kind.REDUCTION
-    return _kind_of(node.target)
-
-
-@functools.lru_cache(maxsize=1024)
-def _kind_of(target: Any) -> Kind:
-    if target is operator.getitem:
+    if node.target is operator.getitem:
         return Kind.ITEM
+    target = node.target
     if not isinstance(target, torch._ops.OpOverload) or target.namespace not in ("aten", "prims"):
         return Kind.CALL
-    name = _name_of(target)
+    name = name_of(node)
     if target.is_view or name in _VIEWS:
         return Kind.VIEW
     if target._schema.is_mutable:
         return Kind.CALL
-    if name in _REDUCTIONS:
+    if name in _REDUCTIONS or name == "bmm" and _is_by_loops(node):
         return Kind.REDUCTION
-    return Kind.LOOP if torch.Tag.pointwise in target.tags or name in _LOOPS else Kind.CALL
+    if torch.Tag.pointwise in target.tags or name in _LOOPS:
+        return Kind.LOOP
+    return Kind.CALL
 
 
 def is_scatter(node: fx.Node) -> bool:
     """Whether the operator may add up at places that other results give, so that a compiler merges it with the loops before it."""
-    return _is_scatter(node.target)
-
-
-@functools.lru_cache(maxsize=1024)
-def _is_scatter(target: Any) -> bool:
-    return _SCATTERS.search(_name_of(target)) is not None
+    return _SCATTERS.search(name_of(node)) is not None
 
 
 def is_lowered_to_loops(node: fx.Node) -> bool:

@@ -331,8 +331,8 @@ def _until(ends: set[int], begin: set[int], next_ones: list[list[int]], goes_on:
 
 
 def _order(index: Any, variables: Collection[Any], added: dict[Any, Any], buffer: Any) -> Order:
-    """Of the elements that are added up, counted as if what is read were contiguous, from the first. Its layout may be another one under
-    another plan."""
+    """The places of the elements that are added up, from the first, as if what is read were contiguous: under another plan it may be in
+    another layout."""
     from torch._inductor.virtualized import V
 
     layout = _other_layout(buffer)
@@ -358,7 +358,7 @@ def _order(index: Any, variables: Collection[Any], added: dict[Any, Any], buffer
 
 
 def _other_layout(buffer: Any) -> list[tuple[int, int]]:
-    """The strides of a buffer, from the largest, with those that it would have if it were contiguous. None where it is, or sizes vary."""
+    """The strides of a buffer, from the largest, with those of a contiguous one. Empty where it is contiguous, or sizes vary."""
     sizes, strides = (numbers(each()) for each in (buffer.maybe_get_size, buffer.maybe_get_stride)) if buffer else (None, None)
     if sizes is None or strides is None:
         return []

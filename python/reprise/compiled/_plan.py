@@ -240,9 +240,10 @@ class GraphPlanner:
             if repeats.peak < _WORTH_IT * plan.peak and not self._realizes(repeats):
                 return False
         if self.joint.fuses and len(self.step.operators) <= _MANY_OPERATORS:
+            # Which of the two models is nearer to the schedule differs from graph to graph.
             step = Step(self.joint, self._others, in_place=True)
-            written = step.step.smallest(moves=_MOVES_FOR_LEAST, repeats=self._may_repeat())
-            if step.cut_of(written) != self.step.cut_of(plan) and not self._realizes(written, step):
+            plan = step.step.smallest(moves=_MOVES_FOR_LEAST, repeats=self._may_repeat())
+            if step.cut_of(plan) not in [each.cut for each in self._realized] and not self._realizes(plan, step):
                 return False
         if not self._others.between:
             return True

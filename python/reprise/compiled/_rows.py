@@ -48,23 +48,24 @@ def reads_out_of_order(forward: fx.GraphModule, joint: Joint) -> bool:
 def _loops_by_rows(half: fx.GraphModule) -> set[fx.Node]:
     """Loops over rows, if all loops and sums that may compute them again inside go along rows as well, or in the order of memory."""
     nodes, operands = list(half.graph.nodes), operands_of(half)
+    kinds = {node: sum_or_kind_of(node) for node in nodes}
     orders: dict[fx.Node, _Order] = {}
     others: set[fx.Node] = set()  # loops and sums in other orders, and what may be a part of these
     for node in nodes:
-        order = orders[node] = _order_of(node, orders)
-        if order is _Order.OTHER and sum_or_kind_of(node) in (Kind.LOOP, Kind.REDUCTION):
+        order = orders[node] = _order_of(node, kinds[node], orders)
+        if order is _Order.OTHER and kinds[node] in (Kind.LOOP, Kind.REDUCTION):
             others.add(node)
             if node in operands and is_contiguous(node.meta.get("val")):
                 orders[node] = _Order.AS_IN_MEMORY  # for what reads it from there
     for node in reversed(nodes):
-        if any(sum_or_kind_of(user) in MERGED and user in others for user in node.users):
+        if any(kinds[user] in MERGED and user in others for user in node.users):
             others.add(node)
-    return {node for node in nodes if sum_or_kind_of(node) is Kind.LOOP and node not in others}
+    return {node for node in nodes if kinds[node] is Kind.LOOP and node not in others}
 
 
-def _order_of(node: fx.Node, orders: dict[fx.Node, _Order]) -> _Order:
-    """In which a loop goes that computes the node."""
-    kind, value, inputs = sum_or_kind_of(node), node.meta.get("val"), node.all_input_nodes
+def _order_of(node: fx.Node, kind: Kind, orders: dict[fx.Node, _Order]) -> _Order:
+    """The order of the loop that computes the node, by those of its inputs."""
+    value, inputs = node.meta.get("val"), node.all_input_nodes
     found = {orders[each] for each in inputs}
     is_stored = kind not in MERGED and kind is not Kind.ITEM  # whatever the order of its inputs
     if name_of(node) in OTHERWISE or _Order.OTHER in found and not is_stored:
@@ -83,7 +84,7 @@ def _order_of(node: fx.Node, orders: dict[fx.Node, _Order]) -> _Order:
 
 
 def _row_of(value: Any) -> int:
-    """How many elements rows of whole vectors have. None where they are others."""
+    """How many elements a row has, if these fill whole vectors; else 0."""
     if not isinstance(value, torch.Tensor) or not value.dim():
         return 0
     size, stride = value.shape[-1], value.stride(-1)

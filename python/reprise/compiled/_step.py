@@ -43,7 +43,8 @@ class Step:
         self.operators = operators
         self.reads: list[list[tuple[int, bool]]] = []  # by operator: what it reads from memory, and whether backward has made that
         beside = self._bytes_beside(operators)
-        newest = {source: at for at, is_backward in operators if is_backward for source in self._memory.sources[at]}  # of its readers
+        last_readers = {source: at for at, is_backward in operators if is_backward for source in self._memory.sources[at]}
+        returned = {joint.roots[at] for at in joint.backward_outputs}
         total = 0
         numbers: dict[tuple[int, bool], int] = {}
         for slot, (at, is_backward) in enumerate(operators):
@@ -56,8 +57,10 @@ class Step:
             makes = []
             nanoseconds, workspace = self.cost(at)
             total += nanoseconds
-            own = [each for each, is_made in self.reads[-1] if is_made and newest[each] == at and not joint.in_forward[each]]
-            place = next((each for each in own if self._in_place and self._goes_into(at, each)), None)
+            # Backward's own, read for the last time, and nobody else's.
+            free = [each for each, is_made in self.reads[-1] if self._in_place and is_made and last_readers[each] == at
+                    and not joint.in_forward[each] and each not in returned]
+            place = next((each for each in free if self._goes_into(at, each)), None)
             if place is not None:
                 numbers[at, True] = numbers[place, True]
             for made in self.joint.items(at) or (at,) if place is None else ():
@@ -71,7 +74,7 @@ class Step:
         if self.half == len(operators):
             self._begin_backward(beside[-1] if beside else 0)
         self.seconds = total / 1e9
-        for at in {joint.roots[at] for at in joint.backward_outputs}:
+        for at in returned:
             if (at, True) in numbers:
                 self.step.keep(numbers[at, True])
 
@@ -102,11 +105,9 @@ class Step:
         return at in self._outputs or at in self.joint.must_keep or self.joint.is_once(at)
 
     def _goes_into(self, at: int, place: int) -> bool:
-        """Whether a loop may write its result in place of what it reads for the last time: it reads at the place where it writes, and
-        nobody else has that memory."""
+        """Whether a loop can write its result in place of something that it reads: as many bytes, each read where it writes."""
         joint = self.joint
-        is_output = place in {joint.roots[each] for each in joint.backward_outputs}
-        if joint.kinds[at] is not Kind.LOOP or joint.bytes[at] != joint.bytes[place] or is_output:
+        if joint.kinds[at] is not Kind.LOOP or joint.bytes[at] != joint.bytes[place]:
             return False
         seen, unseen = {at}, [at]
         while unseen:
