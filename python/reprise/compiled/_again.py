@@ -80,15 +80,16 @@ def repeating(joint: Joint, cut: Cut) -> Iterator[None]:
 
 @contextlib.contextmanager
 def repeated_in_time(backward: fx.GraphModule) -> Iterator[None]:
-    """Inductor, which compiles that backward inside, runs operators again no sooner than planned."""
-    from torch._inductor import scheduler
+    """Inductor, which compiles that backward inside, runs operators again no sooner than planned. It takes the results of an operator
+    at once, so that none is kept until the last of them is taken, as it is without a plan."""
+    from torch._inductor import memory, scheduler
     from torch._inductor.virtualized import V
 
     after = {node.name: node.meta[_AFTER] for node in backward.graph.nodes if _AFTER in node.meta}
     if not after:
         yield
         return
-    depend = scheduler.Scheduler.compute_dependencies
+    depend, order = scheduler.Scheduler.compute_dependencies, memory.reorder_for_peak_memory
 
     def depend_in_time(self: Any) -> Any:
         made: dict[str, str] = {}
@@ -100,10 +101,33 @@ def repeated_in_time(backward: fx.GraphModule) -> Iterator[None]:
                 made.setdefault(name, buffer.get_name())
         return depend(self)
 
+    def order_with_results(nodes: Any, *rest: Any) -> list[Any]:
+        ordered = order(nodes, *rest)
+        items: dict[str, list[Any]] = {}
+        for node in ordered:
+            items.setdefault(operator_with_results(node.node), []).append(node)
+        return [each for node in items.get("", ()) for each in _with_results(node, items)]
+
     # Nodes that inductor's own passes replace have other names, and do not wait.
     with (patch.object(scheduler.Scheduler, "compute_dependencies", depend_in_time),
-          stored_apart("run again in time, by reprise", repr(after))):
+          patch.object(memory, "reorder_for_peak_memory", order_with_results),
+          stored_apart("run again in time, results at once, by reprise", repr(after))):
         yield
+
+
+def operator_with_results(result: Any) -> str:
+    """What stands for all results of an operator, where inductor takes one of them by that; empty elsewhere."""
+    from torch._inductor import ir
+
+    is_taken: bool = isinstance(result, ir.MultiOutput)
+    return str(result.inputs[0].get_name()) if is_taken else ""
+
+
+def _with_results(node: Any, items: dict[str, list[Any]]) -> Iterator[Any]:
+    yield node
+    for output in node.get_outputs():
+        for each in items.get(output.get_name(), ()):
+            yield from _with_results(each, items)
 
 
 class _Runs:

@@ -16,7 +16,7 @@ import torch
 from torch import fx
 from torch._guards import detect_fake_mode
 
-from ._again import repeated_in_time
+from ._again import operator_with_results, repeated_in_time
 from ._costs import COSTS
 from ._draws import drawn_in_order, draws_in
 from ._joint import InMemory, Joint, Loops, Vectors
@@ -24,7 +24,7 @@ from ._kinds import Kind, kind_of
 from ._layouts import changes_layouts, laid_out, laid_out_as_default
 from ._loops import calls_of, kernels_of, loops_of, vectors_of
 from ._sizes import Sizes, bytes_of, numbers, rounded
-from ._torch import comparing_numbers, merges_refused_early, without_warnings_of_nodes, written_before_read
+from ._torch import comparing_numbers, merges_refused_early, results_updated_once, without_warnings_of_nodes, written_before_read
 from ._vectors import added_up
 
 
@@ -83,7 +83,7 @@ def schedule_of(module: fx.GraphModule, joint: Joint, handing: Handing | None = 
     found: list[Schedule] = []
     memory: Any = inductor_memory
     compiler: Any = compile_fx
-    ordered, is_held, propagate = memory.reorder_for_peak_memory, memory.is_nonfreeable_buffers, compiler.fake_tensor_prop
+    is_held, propagate = memory.is_nonfreeable_buffers, compiler.fake_tensor_prop
 
     def look(nodes: list[Any], *rest: Any) -> Any:
         result = ordered(nodes, *rest)
@@ -108,16 +108,18 @@ def schedule_of(module: fx.GraphModule, joint: Joint, handing: Handing | None = 
 
     inputs = [node.meta["val"] for node in placeholders]
     places = [at for at, node in enumerate(placeholders) if node.name in handing.donated]
-    with (patch.object(memory, "reorder_for_peak_memory", look), patch.object(compiler, "fake_tensor_prop", known),
-          patch.object(graph, "get_donated_idxs", lambda: places),
-          # Reports of failed compilations take long as well.
-          patch.object(after_aot, "save_graph_repro", lambda *args, **options: None),
-          patch.object(compiler, "wrap_compiler_debug", lambda inner, compiler_name: inner, create=True),
-          drawn_in_order() as keep_order, repeated_in_time(module), without_warnings_of_nodes(), comparing_numbers(), merges_refused_early(),
-          written_before_read(), added_up(module), laid_out_as_default(module),
-          config.patch(fx_graph_cache=False, fx_graph_remote_cache=False), joint.sizes.without_guards(), suppress(_Scheduled)):
-        keep_order(joint.draw_order or ())
-        compiler.compile_fx_inner(module, inputs, static_input_idxs=(), is_backward=is_backward)
+    with repeated_in_time(module):
+        ordered = memory.reorder_for_peak_memory
+        with (patch.object(memory, "reorder_for_peak_memory", look), patch.object(compiler, "fake_tensor_prop", known),
+              patch.object(graph, "get_donated_idxs", lambda: places),
+              # Reports of failed compilations take long as well.
+              patch.object(after_aot, "save_graph_repro", lambda *args, **options: None),
+              patch.object(compiler, "wrap_compiler_debug", lambda inner, compiler_name: inner, create=True),
+              drawn_in_order() as keep_order, without_warnings_of_nodes(), comparing_numbers(), merges_refused_early(),
+              written_before_read(), results_updated_once(), added_up(module), laid_out_as_default(module),
+              config.patch(fx_graph_cache=False, fx_graph_remote_cache=False), joint.sizes.without_guards(), suppress(_Scheduled)):
+            keep_order(joint.draw_order or ())
+            compiler.compile_fx_inner(module, inputs, static_input_idxs=(), is_backward=is_backward)
     return found[0] if found else None
 
 
@@ -210,6 +212,8 @@ def _peak_of_schedule(nodes: list[Any], rest: tuple[Any, ...], workspaces: list[
     begins: dict[str, int] = {}
     ends: dict[str, int] = {}
     wholes: dict[str, Any] = {}
+    # Of the results of an operator. All of them are there until then.
+    last_taken = {operator_with_results(node.node): at for at, node in enumerate(nodes)}
     for each in buffers:
         end = each.end_step if each.end_step >= 0 else count
         if isinstance(each.buffer, memory.FreeableInputBuffer):
@@ -218,6 +222,8 @@ def _peak_of_schedule(nodes: list[Any], rest: tuple[Any, ...], workspaces: list[
             if root is not None:
                 last_read[root] = max(last_read.get(root, 0), end)
             continue
+        operator = operator_with_results(each.buffer.node)
+        end = max(end, last_taken.get(operator, 0)) if operator else end
         owner = _owner_of(each.buffer.node)
         begins[owner] = min(begins.get(owner, each.start_step), each.start_step)
         ends[owner] = max(ends.get(owner, 0), end)
@@ -230,8 +236,8 @@ def _peak_of_schedule(nodes: list[Any], rest: tuple[Any, ...], workspaces: list[
             continue
         made[begins[name]][name] = whole_sizes[name]
         freed[ends[name]][name] = rounded(each.size_free, first.get_device())
-        if each.size_alloc and each.size_alloc == each.size_free:
-            forms[name] = each.buffer.node.get_device(), each.buffer.node.get_dtype(), each.size_alloc
+        if each.size_free and each.size_alloc in (0, each.size_free):
+            forms[name] = each.buffer.node.get_device(), each.buffer.node.get_dtype(), each.size_free
     # An input of a CPU's graph may lie at any address, and so may what is written in its place. Such memory is not reused for others.
     unaligned = set(V.graph.unaligned_buffers)
     for root in last_read.keys() - handing.kept:

@@ -10,6 +10,7 @@ from typing import Any
 from unittest.mock import patch
 
 import sympy  # type: ignore[import-untyped]
+import torch
 from torch import fx
 from torch._C._dynamo import eval_frame
 from torch._dynamo import OptimizedModule as OptimizedModule
@@ -125,6 +126,36 @@ def stored_apart(name: str, text: str) -> Any:
     from torch._inductor import config
 
     return config.patch(unsafe_marked_cacheable_functions={**config.unsafe_marked_cacheable_functions, name: text})
+
+
+@contextmanager
+def results_updated_once() -> Iterator[None]:
+    """Where a node of a graph is changed, torch 2.13 computes the fake tensors of all that follow anew, as the storage of its
+    own is another. Here it goes on only where one of them differs in more, or was or is one of the operands'."""
+    from torch._inductor import fx_utils
+
+    compare: Any = getattr(fx_utils, "_is_fake_tensor_same", None)
+
+    def compare_owned(new: Any, old: Any, storages: Any, *, check_storage: bool = True, node: Any = None, **options: Any) -> bool:
+        if compare(new, old, storages, check_storage=check_storage, node=node, **options):
+            return True
+        are_tensors = isinstance(new, torch.Tensor) and isinstance(old, torch.Tensor)
+        if node is None or not are_tensors or old.storage_offset() or fx_utils.get_storage(new) in storages:
+            return False
+        owned = fx_utils.get_storage(old)
+        if any(fx_utils.get_node_storage(each) == owned for each in node.all_input_nodes):
+            return False
+        return bool(compare(new, old, storages, check_storage=False, node=node, **options))
+
+    def arguments_of(node: fx.Node, module: Any = None) -> tuple[bool, Any, Any]:
+        """As torch's own, which is slower."""
+        return True, *fx.node.map_arg((node.args, node.kwargs), lambda each: fx_utils.get_fake(each, module))
+
+    if compare is None:
+        yield
+        return
+    with patch.object(fx_utils, "_is_fake_tensor_same", compare_owned), patch.object(fx_utils, "get_fake_args_kwargs", arguments_of):
+        yield
 
 
 @contextmanager
