@@ -102,7 +102,9 @@ def repeated_in_time(backward: fx.GraphModule) -> Iterator[None]:
         return depend(self)
 
     def order_with_results(nodes: Any, *rest: Any) -> list[Any]:
-        ordered = order(nodes, *rest)
+        ordered: list[Any] = order(nodes, *rest)
+        if not V.graph.is_backward:
+            return ordered
         items: dict[str, list[Any]] = {}
         for node in ordered:
             items.setdefault(operator_with_results(node.node), []).append(node)
