@@ -142,6 +142,7 @@ class Embedded(nn.Module):
         self.larger = nn.Conv2d(16, 16, 3, padding=1)
 
     def forward(self, x):
+        x = x.view(-1, 16, 16, 16)
         time = self.embedding(x.mean((2, 3)))
         for block in self.blocks:
             y = block["first"](x) + block["time"](F.silu(time))[:, :, None, None]
@@ -172,6 +173,7 @@ def test_results_have_the_strides_of_the_default(end):
 
 
 @pytest.mark.parametrize("make, share, count", [
-    (Pooled, 85, 2048), (Depthwise, 95, 2048), (Joined, 97, 2048), (Stem, 93, 16384), (Dense, 85, 2048), (Weights, 85, 512)])
+    (Pooled, 85, 2048), (Depthwise, 95, 2048), (Joined, 97, 2048), (Stem, 93, 16384), (Dense, 85, 2048), (Weights, 85, 512),
+    (Embedded, 65, 16384)])
 def test_losses_and_gradients_have_the_bits_of_the_default(make, share, count):
     check_bits(make(), (share,), count)

@@ -80,8 +80,8 @@ def repeating(joint: Joint, cut: Cut) -> Iterator[None]:
 
 @contextlib.contextmanager
 def repeated_in_time(backward: fx.GraphModule) -> Iterator[None]:
-    """Inductor, which compiles that backward inside, runs operators again no sooner than planned. It takes the results of an operator
-    at once, so that none is kept until the last of them is taken, as it is without a plan."""
+    """Inductor, which compiles that backward inside, runs operators again no sooner than planned. Where an operator has several
+    results, it takes all of them out at once. All are kept until the last one is taken, which may be at the end of backward elsewhere."""
     from torch._inductor import memory, scheduler
     from torch._inductor.virtualized import V
 
@@ -118,7 +118,7 @@ def repeated_in_time(backward: fx.GraphModule) -> Iterator[None]:
 
 
 def operator_with_results(result: Any) -> str:
-    """What stands for all results of an operator, where inductor takes one of them by that; empty elsewhere."""
+    """The buffer of the operator whose results `result` is one of; empty where it is not one of several."""
     from torch._inductor import ir
 
     is_taken: bool = isinstance(result, ir.MultiOutput)

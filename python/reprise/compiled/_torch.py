@@ -130,8 +130,8 @@ def stored_apart(name: str, text: str) -> Any:
 
 @contextmanager
 def results_updated_once() -> Iterator[None]:
-    """Where a node of a graph is changed, torch 2.13 computes the fake tensors of all that follow anew, as the storage of its
-    own is another. Here it goes on only where one of them differs in more, or was or is one of the operands'."""
+    """Where inductor has changed a node of a graph, torch 2.13 computes its fake tensor anew, and then those of all nodes behind it: the
+    new one always has another storage. Here the old one stays if both have storages of their own and differ in nothing else."""
     from torch._inductor import fx_utils
 
     compare: Any = getattr(fx_utils, "_is_fake_tensor_same", None)
