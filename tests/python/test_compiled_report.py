@@ -8,7 +8,7 @@ from torch import nn
 
 import reprise
 import test_compiled
-from reprise.compiled import _graph, _schedule
+from reprise.compiled import _graph, _inductor, _schedule
 from test_compiled import Language, batch, fresh, steps  # noqa: F401
 
 
@@ -103,23 +103,31 @@ class TwoOutputs(torch.nn.Module):
         return x.square().mean(), x.mean(0).exp()
 
 
-def test_schedules_are_not_made_again_in_later_steps(monkeypatch):
-    made = []
-    schedule_of = _schedule.schedule_of
+def test_schedules_are_not_made_again_when_a_step_was_measured(monkeypatch):
+    asked, made = [], []
 
-    def counted(*arguments, **options):
-        made.append(arguments)
-        return schedule_of(*arguments, **options)
+    def counted(module, name, counts):
+        original = getattr(module, name)
 
-    monkeypatch.setattr(_schedule, "schedule_of", counted)
-    model = TwoOutputs()
-    call = reprise.compile(model, memory_budget="60%")
+        def count(*arguments, **options):
+            counts.append(name)
+            return original(*arguments, **options)
+
+        monkeypatch.setattr(module, name, count)
+
+    counted(_schedule, "schedule_of", asked)
+    counted(_inductor, "_make_schedule", made)
+    call = reprise.compile(TwoOutputs(), memory_budget="60%")
     counts = []
     for _ in range(4):
-        made.clear()
         loss, mean = call(torch.randn(512, 64))
+        counts.append((len(asked), len(made)))
         loss = loss + mean.sum()
         del mean  # the plan is for a step that holds it until backward has ended
         loss.backward()
-        counts.append(len(made))
-    assert counts[0] > 0 and counts[2:] == [0, 0]
+        counts.append((len(asked), len(made)))
+    planned, measured, *others = counts
+    assert planned[1] > 0
+    assert measured[0] > planned[0]  # of what the first step showed
+    assert measured[1] == planned[1]
+    assert others == [measured] * len(others)

@@ -150,6 +150,7 @@ class Joint:
         self.in_memory: set[int] = set()  # of every later plan, what gets memory in backward if it is computed there
         self.added: dict[int, int] = {}  # sums of parts of gradients, with the operators that wait for them; `in_memory` too
         self.forward_of_default: Callable[[], Any] | None = None  # gives its schedule, if it is known how
+        self.schedules: dict[str, Any] = {}  # of its halves
 
     def _root(self, at: int) -> int:
         """Whose memory the node's result is in."""

@@ -1,4 +1,4 @@
-"""What tells one joint graph from another: its operators, their arguments, and the form of every value."""
+"""What tells one graph from another: its operators, their arguments, and the form of every value."""
 
 from __future__ import annotations
 
@@ -29,6 +29,16 @@ def key_of(joint: Joint, default: list[fx.Node]) -> str:
     add(joint.outputs_of_forward, joint.forward_outputs, joint.backward_outputs, joint.fuses, joint.share)
     add(sorted(joint.place[node] for node in default if node in joint.place))
     add(joint.sizes.key(joint.fuses))
+    return digest.hexdigest()
+
+
+def key_of_half(half: fx.GraphModule, *beside: Any) -> str:
+    """A hash, equal for halves of the same joint graph for which inductor makes the same schedule. `beside`: what else that depends on."""
+    digest = hashlib.sha256(repr(beside).encode())
+    for node in half.graph.nodes:
+        value = node.meta.get("val")
+        marks = [each for each in node.meta.items() if each[0].startswith("reprise")]
+        digest.update(repr((node.name, str(node.target), node.args, node.kwargs, getattr(value, "stride", tuple)(), marks)).encode())
     return digest.hexdigest()
 
 

@@ -178,11 +178,13 @@ class GraphPlanner:
 
     def need(self, graph: int = 0, measured: Measured | None = None, is_last: bool = False, beside: int | None = None) -> Need:
         """Of a call of that graph, without what other graphs need. `beside`: what other calls hand over. The smallest plan is then
-        the one that hands over least, as far as its peak is below that. None: of the smallest plan that was found before."""
+        the one that hands over least, as far as its peak is below that. None where there are no others; for the only call of a step
+        that was measured, the smallest plan does not count."""
         if beside is not None:
             self._stand_beside(Others(beside, beside))
         after = measured.between if measured and is_last else 0
-        smallest, default = (each.beside(Others(after, measured=measured)) for each in (self.smallest().halves, self.default))
+        halves = (self.default if measured and beside is None else self.smallest().halves), self.default
+        smallest, default = (each.beside(Others(after, measured=measured)) for each in halves)
         if max(smallest.peak, smallest.between + (beside or 0)) > max(default.peak, default.between + (beside or 0)):
             smallest = default
         return Need((smallest.early_peak, smallest.late_peak), (smallest.between, smallest.late),

@@ -13,12 +13,13 @@ from torch import fx
 
 from ._again import Cut, repeating
 from ._costs import COSTS, loops
-from ._inductor import Handing, Schedule, schedule_of
+from ._inductor import Schedule, schedule_of
 from ._joint import InMemory, Joint, Layouts, Others, Vectors
 from ._kinds import Kind, is_size, kind_of
 from ._layouts import compute_as_default, has_convolution, strides_of
 from ._rows import reads_out_of_order
 from ._sizes import bytes_of
+from ._timeline import Handing
 from ._torch import backward_extracted_once, partitioners, without_warnings_of_nodes
 
 
@@ -54,13 +55,13 @@ class Halves:
         self.saved += self.copies
         self.between = self.saved + self.held(Others())
         strides = layouts.strides if layouts else {}
-        handing = Handing(handed, sizes, kept, frozenset({*freed, *copies}), joint.donated(saved), strides)
+        handing = Handing(handed, sizes, kept, joint.donated(saved), strides)
         backward_schedule = schedule_of(backward, joint, handing) if joint.fuses else None
         if backward_schedule:
             joint.newest_loops, joint.newest_vectors = backward_schedule.loops, backward_schedule.vectors
             joint.newest_operands = backward_schedule.operands
-        self._in_backward = backward_schedule.peak if backward_schedule else _eager_peak(backward, handed, sizes, kept)
-        self._forward = forward_schedule.peak if forward_schedule else _eager_peak(forward, {}, {}, set())
+        self._in_backward = backward_schedule.peak(handing) if backward_schedule else _eager_peak(backward, handed, sizes, kept)
+        self._forward = forward_schedule.peak() if forward_schedule else _eager_peak(forward, {}, {}, set())
         self._to_schedule: Callable[[], Schedule | None] | None = None
         if joint.fuses and not forward_schedule:
             self._forward = min(self._forward, _eager_peak(forward, {}, {}, set(), merges=True))
@@ -117,7 +118,7 @@ class Halves:
         """Its schedule is made where this counts, for it takes long. What is no more than other peaks need not be known better."""
         if self._to_schedule is not None and self._forward > max(self.between, self.backward):
             schedule, self._to_schedule = self._to_schedule(), None
-            self._forward = schedule.peak if schedule else self._forward
+            self._forward = schedule.peak() if schedule else self._forward
         return self._forward
 
     @property
