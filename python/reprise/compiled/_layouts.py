@@ -178,6 +178,12 @@ def strides_of(joint: Joint, saved: list[int]) -> dict[str, tuple[int, ...]]:
             if isinstance(value, torch.Tensor) and all(isinstance(each, int) for each in value.stride())}
 
 
+def strides_laid_out(forward: fx.GraphModule) -> dict[str, tuple[int, ...]]:
+    """Of the results that `compute_as_default` has laid out, by name."""
+    (output,) = forward.graph.find_nodes(op="output")
+    return {laid_out(each).name: each.meta["val"].stride() for each in output.args[0] if laid_out(each) is not each}
+
+
 def laid_out(node: Any) -> Any:
     """What `compute_as_default` has put that node after, or the node."""
     return node.args[0] if isinstance(node, fx.Node) and node.target is _prim() else node

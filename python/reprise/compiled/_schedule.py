@@ -16,7 +16,7 @@ from ._costs import COSTS, loops
 from ._inductor import Schedule, schedule_of
 from ._joint import InMemory, Joint, Layouts, Others, Vectors
 from ._kinds import Kind, is_size, kind_of
-from ._layouts import compute_as_default, has_convolution, strides_of
+from ._layouts import compute_as_default, has_convolution, strides_laid_out, strides_of
 from ._rows import reads_out_of_order
 from ._sizes import bytes_of
 from ._timeline import Handing
@@ -46,15 +46,14 @@ class Halves:
         joint.newest_vectors_of_forward = forward_schedule.vectors if forward_schedule and is_compared else {}
         if joint.draw_order is None:
             joint.draw_order = forward_schedule.draws if forward_schedule else []
-        layouts = forward_schedule if has_layouts else None
         # The memory of a copy has a number that no node has.
-        copies = layouts.copies if layouts else {}
+        copies = forward_schedule.copies if forward_schedule else {}
         handed |= {name: -1 - number for number, name in enumerate(copies)}
         sizes |= {handed[name]: count for name, count in copies.items()}
         self.copies = sum(copies.values())
         self.saved += self.copies
         self.between = self.saved + self.held(Others())
-        strides = layouts.strides if layouts else {}
+        strides = forward_schedule.strides if forward_schedule else strides_laid_out(forward)
         handing = Handing(handed, sizes, kept, joint.donated(saved), strides)
         backward_schedule = schedule_of(backward, joint, handing) if joint.fuses else None
         if backward_schedule:
