@@ -50,7 +50,7 @@ class Schedule:
     costs: dict[str, tuple[int, int]]  # nanoseconds and workspace of calls in the layouts that inductor chose, by name
 
     def peak(self, handing: Handing = Handing()) -> int:
-        """`handing`: what forward hands over to the half, which may be others' to free."""
+        """In bytes. `handing`: what forward hands over, for backward's."""
         return self.timeline.peak(handing)
 
 

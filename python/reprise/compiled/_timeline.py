@@ -23,7 +23,7 @@ class Handing:
     sizes: dict[int, int] = dataclasses.field(default_factory=dict)  # bytes of these memories
     kept: set[int] = dataclasses.field(default_factory=set)  # memories that somebody has until backward ends
     donated: frozenset[str] = frozenset()  # names of what may be written after its last use
-    strides: dict[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)  # where they are not the graph's
+    strides: dict[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)  # of forward's results, where they may not be the graph's
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +48,7 @@ class Timeline:
     while_run: list[int]  # its estimates of the bytes while each operator runs
 
     def peak(self, handing: Handing) -> int:
+        """The most bytes at once, those handed over among them."""
         count, reuse = len(self.operators), _Reuse(self.estimate, list(self.while_run))
         last_read: dict[int, int] = {}
         for name, at in self.inputs.items():
