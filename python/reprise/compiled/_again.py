@@ -80,8 +80,8 @@ def repeating(joint: Joint, cut: Cut) -> Iterator[None]:
 
 @contextlib.contextmanager
 def repeated_in_time(backward: fx.GraphModule) -> Iterator[None]:
-    """Inductor, which compiles that backward inside, runs operators again no sooner than planned. Where an operator has several
-    results, it takes all of them out at once. All are kept until the last one is taken, which may be at the end of backward elsewhere."""
+    """Inductor, which compiles that backward inside, runs operators again no sooner than planned. Of an operator with several
+    results, all are kept until the last one is taken out: inductor may do that at the end of backward, and here does so at once."""
     from torch._inductor import memory, scheduler
     from torch._inductor.virtualized import V
 

@@ -39,10 +39,12 @@ class _Operator:
 
 @dataclasses.dataclass(frozen=True)
 class Timeline:
+    """Buffers and inputs are known by name."""
+
     operators: list[_Operator]
-    inputs: dict[str, int]  # the operator that reads it last, by name
-    forms: dict[str, Any]  # of buffers whose memory may be taken again, by name
-    allocated: set[str]  # others are in memory that their operator allocates
+    inputs: dict[str, int]  # the place of the operator that reads each last
+    forms: dict[str, Any]  # of buffers whose memory may be taken again for one of the same form
+    allocated: set[str]  # of these buffers; the memory of others comes from their operator
     unaligned: set[str]
     estimate: int  # of the peak, by inductor
     while_run: list[int]  # its estimates of the bytes while each operator runs
@@ -227,6 +229,7 @@ def _are_one_kernel(node: Any, following: Any) -> bool:
 
 
 def _places(node: Any, sizes: dict[str, int]) -> list[tuple[str, int, list[str]]]:
+    """The results of merged loops with their bytes, and the buffers that inductor lets each be written into."""
     scheduler = node.scheduler
     inside = {each.get_name() for each in node.get_nodes()}
     found: list[tuple[str, int, list[str]]] = []
