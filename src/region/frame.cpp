@@ -283,12 +283,16 @@ bool Frame::run_again(Recomputation& run, detail::Tensors& arguments,
     // Whatever became of StopRecomputation on its way (a Python frame turns it into another
     // exception), and whatever a caught one led to: the tensors are there.
     if (!run.left_early()) rethrow_for_engine(name_);
+    run.outlast_undo();
     if (trace) operators = trace->lines();
     return true;
   }
   if (mark && run.left_early()) mark->put_back();
   if (trace) operators = trace->lines();
-  return !replay.was_wrong(run.left_early() ? run.count() : ReplayState::Scope::kToTheEnd);
+  if (replay.was_wrong(run.left_early() ? run.count() : ReplayState::Scope::kToTheEnd))
+    return false;
+  run.outlast_undo();
+  return true;
 }
 
 void Frame::check(const Recomputation& run, const std::vector<std::string>& operators) const {

@@ -4,6 +4,7 @@
 
 #include "core/recycling_allocator.h"
 #include "libtorch/autograd/engine.h"
+#include "libtorch/memory/kept_memory.h"
 #include "libtorch/operators/operator_effects.h"
 #include "region/foreign.h"
 
@@ -143,6 +144,17 @@ void Recomputation::clear() {
   dropped.swap(slots_);
   left_to_take_ = 0;
   done.store(false, std::memory_order_release);
+}
+
+void Recomputation::outlast_undo() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (Slot& slot : slots_) {
+    if (!slot.filled || !undo_.takes_back(slot.tensor)) continue;
+    // A change since then is autograd's error, as ever.
+    if (!slot.version.is_current(slot.tensor)) continue;
+    slot.tensor = libtorch::with_own_memory(slot.tensor);
+    slot.version = libtorch::SavedVersion(slot.tensor);
+  }
 }
 
 bool Recomputation::exhausted() const {

@@ -88,6 +88,8 @@ class Recomputation final : public libtorch::HookProvider,
   void clear();
   // For the ReplayState::Scope around a run.
   ReplayState::Undo& undo() { return undo_; }
+  // Saved tensors get copies of memory that is about to be put back.
+  void outlast_undo();
   // Nothing is left to hand out.
   bool exhausted() const;
 

@@ -195,7 +195,9 @@ void ReplayState::Undo::put_back() {
   std::lock_guard<std::mutex> lock(mutex_);
   const auto noted = std::move(noted_);
   const auto before = std::move(before_);
+  const auto only_here = std::move(only_here_);
   if (before != nullptr) before->put_back();
+  if (only_here != nullptr) only_here->put_back();
   for (const Noted& generator : noted) {
     if (!generator.state.is_current()) generator.state.restore();
   }
@@ -213,9 +215,16 @@ bool ReplayState::Undo::before_write(const at::Tensor& tensor) {
   // Anything else may be what this run has just made.
   const bool known = before_ != nullptr && before_->touch(storage);
   if (age == Age::kUnknown && !known) return false;
-  if (before_ == nullptr) before_ = std::make_unique<libtorch::KeptMemory>();
-  before_->keep(tensor);
+  auto& kept = known ? before_ : only_here_;
+  if (kept == nullptr) kept = std::make_unique<libtorch::KeptMemory>();
+  kept->keep(tensor);
   return true;
+}
+
+bool ReplayState::Undo::takes_back(const at::Tensor& tensor) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return only_here_ != nullptr && tensor.has_storage() &&
+         only_here_->keeps(*tensor.storage().unsafeGetStorageImpl());
 }
 
 bool ReplayState::Undo::before_draw(const at::Generator& generator) {

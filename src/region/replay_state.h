@@ -115,6 +115,9 @@ class ReplayState::Undo final : public libtorch::EffectObserver {
  public:
   bool before_write(const at::Tensor& tensor) override;
   bool before_draw(const at::Generator& generator) override;
+  // The run has written to this tensor's memory, to which forward had not, so that it will be put
+  // back: a context of the region has handed out a result that forward had made.
+  bool takes_back(const at::Tensor& tensor);
 
  private:
   friend class Scope;
@@ -129,7 +132,9 @@ class ReplayState::Undo final : public libtorch::EffectObserver {
   // Guards what follows: the run may work on several threads.
   std::mutex mutex_;
   std::vector<Noted> noted_;
+  // What forward wrote to, and what this run alone writes to.
   std::unique_ptr<libtorch::KeptMemory> before_;
+  std::unique_ptr<libtorch::KeptMemory> only_here_;
 };
 
 // Puts the state back until destroyed; then everything is as before. Generators from which forward

@@ -1,6 +1,7 @@
 // Bringing values back: their producers run again, inputs first.
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/CPUAllocator.h>
+#include <c10/util/Exception.h>
 #include <reprise/error.h>
 
 #include <algorithm>
@@ -19,6 +20,15 @@ namespace reprise::tape {
 namespace {
 
 using libtorch::ManagedMemory;
+
+// What an operator warns of, it has said when it ran first.
+class Silence final : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning&) override {}
+
+ private:
+  const c10::WarningUtils::WarningHandlerGuard here_{this};
+};
 
 // A generator that the call draws from unseen is as it was at the call, and is put back.
 class DrawingAgain {
@@ -152,6 +162,7 @@ void Tape::replay(Producer& producer) {
     // Its kernel may have threads that allocate. Inputs are pinned, and results not there yet.
     const libtorch::LimitLoan loan;
     const DrawingAgain drawing(producer);
+    const Silence silence;
     const auto storage_of = [&](std::size_t slot) {
       const std::lock_guard<libtorch::LimitMutex> lock(libtorch::limit_mutex());
       const std::size_t from = slot_of_storage(producer, slot);

@@ -111,6 +111,24 @@ def test_a_kept_result_that_was_changed_is_an_error_unless_that_is_allowed():
     assert torch.equal(found, expected)
 
 
+@pytest.mark.parametrize("function", [
+    lambda x: x.sin().mul_(2).cos().exp(),
+    lambda x: x.sin()[2:].mul_(2).cos().exp(),
+    lambda x: x.sin().mul_(2).narrow(0, 1, 3).expand(4, 3).cos() * x[:3],
+    lambda x: torch.view_as_complex(x.sin().mul_(2).view(3, 2)).conj().cos().abs()])
+def test_torch_s_modes_hand_out_a_changed_result_as_in_torch_s_own_regions(function):
+    policy = functools.partial(
+        torch.utils.checkpoint.create_selective_checkpoint_contexts, [aten.sin.default], allow_cache_entry_mutation=True)
+    values = torch.randn(6)
+
+    def gradient(region):
+        x = values.clone().requires_grad_()
+        region(function, x, use_reentrant=False, context_fn=policy).sum().backward()
+        return x.grad
+
+    assert torch.equal(gradient(checkpoint), gradient(torch.utils.checkpoint.checkpoint))
+
+
 def test_an_operator_that_writes_is_made_again_whatever_the_policy_says():
     def function(x):
         return torch.relu_(x * 2).sin()

@@ -7,6 +7,7 @@
 #include <reprise/saved_tensor_hooks.h>
 #include <reprise/selective.h>
 #include <reprise/store.h>
+#include <torch/script.h>
 #include <torch/torch.h>
 
 #include <filesystem>
@@ -269,6 +270,18 @@ TEST_F(Composition, WhatHooksDetachInBackwardIsDropped) {
   detached.clear();
   step.finish();
   EXPECT_TRUE(same_bits(x.grad(), x.detach().cos()));
+}
+
+TEST_F(Composition, ListsOfTensorsThatTorchScriptHasMade) {
+  auto program = torch::jit::compile(R"(
+def chosen(x, w):
+    y = x * w + x
+    y[y < 1.0] = 2.0
+    z = torch.cat([y, y.sin()])
+    return z[z > 0.5] * z[z > 0.5].cos()
+)");
+  EXPECT_TRUE(is_right_when_all_is_dropped(
+      [&] { return program->run_method("chosen", x_, w_).toTensor(); }, leaves()));
 }
 
 }  // namespace

@@ -206,5 +206,32 @@ TEST(Replay, NothingIsLeftBehind) {
   EXPECT_EQ(live_bytes(), before);
 }
 
+class Warnings final : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning&) override { ++count; }
+
+  int count = 0;
+
+ private:
+  const c10::WarningUtils::WarningHandlerGuard here_{this};
+};
+
+TEST(Replay, WarnsOfNothingAgain) {
+  const Warnings warnings;
+  const Tensor x = leaf({4});
+  std::vector<int> after;
+  EXPECT_TRUE(testing::does_the_same_when_all_is_dropped([&] {
+    const int before = warnings.count;
+    const Tensor mask = x.gt(0).to(at::kByte);
+    const Tensor chosen = x.detach().masked_select(mask.to(at::kBool));
+    const Tensor same = x.detach().index({mask});
+    const Tensors results = {chosen.exp(), same.exp(), same + chosen};
+    after.push_back(warnings.count - before);
+    return results;
+  }));
+  EXPECT_GT(after[0], 0);
+  EXPECT_EQ(after[1], after[0]);
+}
+
 }  // namespace
 }  // namespace reprise

@@ -67,7 +67,8 @@ class SavedVersion {
   void check(const at::Tensor& tensor, const WeakNode& node = {}) const {
     check(tensor, tensor.unsafeGetTensorImpl()->version_counter(), node);
   }
-  // The same, for a tensor that has another counter than the one that was saved.
+  bool is_current(const at::Tensor& tensor) const { return version_of(tensor) == version_; }
+  // The same as check(), for a tensor that has another counter than the one that was saved.
   void check(const at::Tensor& tensor, const c10::VariableVersion& counter,
              const WeakNode& node) const;
 

@@ -6,6 +6,8 @@
 #include <ATen/SparseTensorImpl.h>
 #include <c10/core/impl/COWDeleter.h>
 
+#include <algorithm>
+#include <optional>
 #include <utility>
 
 namespace reprise::libtorch {
@@ -101,6 +103,22 @@ void visit_deeper(const c10::IValue& argument,
     }
   } else if (argument.isGenericDict()) {
     for (const auto& entry : argument.toGenericDict()) visit_deeper(entry.value(), visit);
+  }
+}
+
+void settle_list_type(c10::IValue& argument) {
+  if (!argument.isList() || argument.isTensorList() || argument.isOptionalTensorList()) return;
+  const auto is_tensor = [](const c10::IValue& each) { return each.isTensor(); };
+  const auto elements = argument.toListRef();
+  if (elements.empty() || std::ranges::none_of(elements, is_tensor)) return;
+  if (argument.toList().elementType()->kind() == c10::TypeKind::TensorType) {
+    c10::List<at::Tensor> list;
+    for (const c10::IValue& each : elements) list.push_back(each.toTensor());
+    argument = std::move(list);
+  } else if (argument.toList().elementType()->kind() == c10::TypeKind::OptionalType) {
+    c10::List<std::optional<at::Tensor>> list;
+    for (const c10::IValue& each : elements) list.push_back(each.toOptional<at::Tensor>());
+    argument = std::move(list);
   }
 }
 

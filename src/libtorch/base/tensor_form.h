@@ -53,6 +53,10 @@ inline bool may_go_deeper(const c10::IValue& argument) {
   return !list.empty() && (list[0].isList() || list[0].isGenericDict() || list[0].isTuple());
 }
 
+// TorchScript gives lists of tensors and of optional tensors types of its own making, which IValue
+// takes for others than LibTorch's. Gives such a list LibTorch's.
+void settle_list_type(c10::IValue& argument);
+
 // Calls `visit(tensor, argument, element)` for each tensor that is an argument or stands in a list
 // that is one, defined or not; element is -1 for one that stands alone.
 template <class F>

@@ -105,11 +105,15 @@ void KeptMemory::Storage::keep_version(const VariableVersion& counter) {
   versions.push_back({counter, counter.current_version()});
 }
 
-KeptMemory::Storage* KeptMemory::find(const StorageImpl& storage) {
-  for (Storage& entry : storages_) {
+const KeptMemory::Storage* KeptMemory::find(const StorageImpl& storage) const {
+  for (const Storage& entry : storages_) {
     if (entry.storage._unsafe_get_target() == &storage) return &entry;
   }
   return nullptr;
+}
+
+KeptMemory::Storage* KeptMemory::find(const StorageImpl& storage) {
+  return const_cast<Storage*>(std::as_const(*this).find(storage));
 }
 
 KeptMemory::Storage& KeptMemory::entry_of(StorageImpl& storage, std::size_t when) {
@@ -181,6 +185,8 @@ bool KeptMemory::touch(const StorageImpl& storage) {
   return true;
 }
 
+bool KeptMemory::keeps(const StorageImpl& storage) const { return find(storage) != nullptr; }
+
 bool KeptMemory::drop_untouched(const KeptMemory& again, std::size_t reached) {
   const auto was_skipped = [&](const Storage& entry) {
     return std::any_of(again.storages_.begin(), again.storages_.end(), [&](const Storage& other) {
@@ -189,6 +195,20 @@ bool KeptMemory::drop_untouched(const KeptMemory& again, std::size_t reached) {
     });
   };
   return std::erase_if(storages_, was_skipped) != 0;
+}
+
+at::Tensor with_own_memory(const at::Tensor& tensor) {
+  const c10::TensorImpl& original = *tensor.unsafeGetTensorImpl();
+  const auto [begin, end] = extent_of(tensor);
+  const HeldMemory held(tensor);
+  const Unwatched unwatched;
+  const at::Tensor bytes = bytes_of(*tensor.storage().unsafeGetStorageImpl(), begin, end).clone();
+  auto copy = original.shallow_copy_and_detach(VariableVersion(/*version=*/0),
+                                               /*allow_tensor_metadata_change=*/true);
+  copy->set_storage_keep_dtype(bytes.storage());
+  copy->set_storage_offset(original.storage_offset() -
+                           static_cast<std::int64_t>(begin / original.itemsize()));
+  return at::Tensor(std::move(copy));
 }
 
 }  // namespace reprise::libtorch

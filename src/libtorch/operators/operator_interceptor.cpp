@@ -15,6 +15,7 @@
 
 #include "libtorch/autograd/engine.h"
 #include "libtorch/base/leaving_errors.h"
+#include "libtorch/base/tensor_form.h"
 #include "libtorch/base/versions.h"
 #include "libtorch/memory/caught_refusal.h"
 #include "libtorch/memory/limited_work.h"
@@ -276,7 +277,10 @@ OperatorCall::OperatorCall(const c10::OperatorHandle& handle, const OperatorFact
       schema_(handle.schema()),
       argument_count_(schema_.arguments().size()),
       below_(below),
-      stack_(stack) {}
+      stack_(stack) {
+  for (std::size_t i = 0; i < argument_count_; ++i)
+    settle_list_type(torch::jit::peek(stack_, i, argument_count_));
+}
 
 void OperatorCall::replace_argument(std::size_t argument, c10::IValue value) {
   torch::jit::peek(stack_, argument, argument_count_) = std::move(value);

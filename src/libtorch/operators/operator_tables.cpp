@@ -171,6 +171,9 @@ constexpr std::string_view kMetadataOnly[] = {
     "aten::sym_storage_offset",
     "aten::sym_stride",
     "mkldnn::_nbytes",
+    // The tensor stands for an object that the profiler has made, and knows by its deleter.
+    "profiler::_record_function_enter",
+    "profiler::_record_function_exit",
 };
 
 constexpr std::string_view kHarmless[] = {
@@ -246,7 +249,6 @@ constexpr std::string_view kHarmless[] = {
     "prims::maximum_value",
     "prims::minimum_value",
     "profiler::_record_function_enter_new",
-    "profiler::_record_function_exit",
     // Signals between devices; the data goes by operators that say so.
     "symm_mem::_barrier",
     "symm_mem::_rendezvous",
