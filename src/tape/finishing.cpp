@@ -142,4 +142,15 @@ void Session::bring_back() {
   }
 }
 
+void Session::warn_of_idle_device() {
+  const std::lock_guard<libtorch::LimitMutex> lock(libtorch::limit_mutex());
+  const StepReport& report = budget_->last;
+  if (!budget_->accelerator || report.operators == 0 || report.peak.count != 0) return;
+  if (std::exchange(budget_->warned_of_idle_device, true)) return;
+  TORCH_WARN("memory budget of ", to_string(budget_->limit), ": no bytes of ",
+             budget_->device().str(), " were live in a step of ", report.operators,
+             " operators, so that the budget binds nothing. Give it the device of the tensors "
+             "(BudgetOptions::device; in Python device=)");
+}
+
 }  // namespace reprise::tape

@@ -95,6 +95,7 @@ void MemoryBudget::Step::finish() {
         "moved to");
   }
   session_->finish();
+  session_->warn_of_idle_device();
 }
 
 struct Pin::Impl {

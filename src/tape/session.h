@@ -61,6 +61,7 @@ class Budget final : public libtorch::LimitKeeper {
   std::optional<LearnedPlan> expected_step;
   std::vector<Tape*> tapes;
   bool warned = false;
+  bool warned_of_idle_device = false;
   // Bytes above the limit that steps under way may take: of OnExceeded::kPass.
   std::int64_t passed = 0;
   // Of the step under way for which it is most.
@@ -92,6 +93,8 @@ class Session {
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
   void finish();
+  // Once a budget, where no bytes of its device were live in a step: the program works elsewhere.
+  void warn_of_idle_device();
 
  private:
   // `is_whole`: the program ran it to its end.

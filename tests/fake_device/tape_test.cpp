@@ -253,5 +253,34 @@ TEST_F(DeviceBudget, NamesADeviceThatIsNotThere) {
   EXPECT_THAT(text, HasSubstr("no device cuda:0 here, but cpu and fake:0 to :7"));
 }
 
+TEST_F(DeviceBudget, WarnsOnceWhereTheStepsWorkElsewhere) {
+  class Kept final : public c10::WarningHandler {
+   public:
+    void process(const c10::Warning& warning) override { texts.push_back(warning.msg()); }
+    std::vector<std::string> texts;
+
+   private:
+    const c10::WarningUtils::WarningHandlerGuard here_{this};
+  } warnings;
+  const auto step_on = [](MemoryBudget& budget, c10::Device device) {
+    auto step = budget.step();
+    const at::Tensor x = at::ones({8}, at::device(device));
+    x.exp().mul(x);
+    step.finish();
+  };
+  MemoryBudget used(GiB(1), on_fake()), idle(GiB(1), on_fake());
+  step_on(used, fake(0));
+  { idle.step().finish(); }
+  EXPECT_THAT(warnings.texts, ::testing::IsEmpty());
+  step_on(idle, c10::kCPU);
+  step_on(idle, c10::kCPU);
+  ASSERT_EQ(warnings.texts.size(), 1U);
+  EXPECT_THAT(
+      warnings.texts[0],
+      AllOf(HasSubstr("memory budget of 1.1 GB: no bytes of " + fake(0).str() +
+                      " were live in a step of"),
+            HasSubstr("so that the budget binds nothing. Give it the device of the tensors")));
+}
+
 }  // namespace
 }  // namespace reprise

@@ -155,12 +155,25 @@ def with_the_graph_retained():
 
 def under_a_profiler():
     with torch.profiler.profile(profile_memory=True, record_shapes=True):
-        return plainly()
+        handle = torch.ops.profiler._record_function_enter("step", None)  # a tensor that holds an object
+        results = plainly()
+        torch.ops.profiler._record_function_exit(handle)
+        return results
+
+
+def chosen(y):
+    y[y < 0.1] = 2.0
+    return y[y > 0.5] * y[y > 0.5].cos()
+
+
+def in_torch_script():
+    network = model()
+    return gradients(network, torch.jit.script(chosen)(network(x()) * 2).sum())
 
 
 STEPS = [plainly, under_a_dispatch_mode, under_a_function_mode, with_vmap_and_grad, with_operators_that_call_functions,
          with_saved_tensors_on_the_host, with_saved_tensors_in_numpy, with_saved_tensors_in_a_file, with_a_subclass,
-         in_anomaly_mode, in_autocast, twice_backward, with_the_graph_retained, under_a_profiler]
+         in_anomaly_mode, in_autocast, twice_backward, with_the_graph_retained, under_a_profiler, in_torch_script]
 
 
 def paranoid(**options):
