@@ -15,7 +15,7 @@ from . import _reprise
 from ._checkpoint_selective import SelectivePair, pair_of
 from ._checkpoint_traced import reason_for_torch, say_once
 
-REENTRANT, PRESERVE_RANDOM, EARLY_STOP, CHECK_NOTHING, CHECK_VALUES, RESPECT_HOOKS = 1, 2, 4, 8, 16, 32
+REENTRANT, PRESERVE_RANDOM, EARLY_STOP, CHECK_NOTHING, CHECK_VALUES, OWN_CONTEXTS, RESPECT_HOOKS = 1, 2, 4, 8, 16, 32, 64
 CHECKS = {"default": 0, "none": CHECK_NOTHING, "values": CHECK_VALUES}
 
 _torch: Any = torch.utils.checkpoint  # before install() can replace it
@@ -108,6 +108,7 @@ def region(
         flags |= hooks_flag(respect_saved_tensors_hooks, contexts, 4)
     else:
         forward_context, recompute_context = contexts
+        flags |= 0 if type(recompute_context) is contextlib.nullcontext else OWN_CONTEXTS
         again = _again(function, recompute_context, _device_context())
         selective = None
     opened = _reprise.OpenRegion(again, explain, args, kwargs, flags, selective)

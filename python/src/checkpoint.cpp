@@ -33,6 +33,9 @@ CheckpointOptions make_options(long flags) {
   options.preserve_rng_state = (flags & kPreserveRandom) != 0;
   if (!options.reentrant) {
     options.early_stop = (flags & kEarlyStop) != 0 ? EarlyStop::kAlways : EarlyStop::kNever;
+    if ((flags & kOwnContexts) != 0) {
+      options.context = [] { return RegionContexts{{}, [] { return ContextScope(); }}; };
+    }
   }
   options.determinism_check = (flags & kCheckNothing) != 0  ? DeterminismCheck::kNone
                               : (flags & kCheckValues) != 0 ? DeterminismCheck::kValues
@@ -189,7 +192,7 @@ class Group {
 
 const CheckpointOptions& checkpoint_options(long flags) {
   static const auto* const all = [] {
-    auto* options = new std::array<CheckpointOptions, 32>;
+    auto* options = new std::array<CheckpointOptions, 64>;
     for (std::size_t i = 0; i < options->size(); ++i) (*options)[i] = make_options(i);
     return options;
   }();

@@ -11,7 +11,8 @@ enum CheckpointFlag : long {
   kEarlyStop = 4,
   kCheckNothing = 8,
   kCheckValues = 16,
-  kRespectHooks = 32,
+  kOwnContexts = 32,  // Python enters contexts of the program's around the function
+  kRespectHooks = 64,
 };
 
 // All bits but kRespectHooks, which is selective()'s.

@@ -283,7 +283,7 @@ bool Frame::run_again(Recomputation& run, detail::Tensors& arguments,
     // Whatever became of StopRecomputation on its way (a Python frame turns it into another
     // exception), and whatever a caught one led to: the tensors are there.
     if (!run.left_early()) rethrow_for_engine(name_);
-    run.outlast_undo();
+    outlast_undo(run);
     if (trace) operators = trace->lines();
     return true;
   }
@@ -291,8 +291,14 @@ bool Frame::run_again(Recomputation& run, detail::Tensors& arguments,
   if (trace) operators = trace->lines();
   if (replay.was_wrong(run.left_early() ? run.count() : ReplayState::Scope::kToTheEnd))
     return false;
-  run.outlast_undo();
+  outlast_undo(run);
   return true;
+}
+
+// A context may hand out results that forward made, as torch's of selective checkpointing do. Any
+// other function that writes to memory to which it did not write in forward is another one by now.
+void Frame::outlast_undo(Recomputation& run) const {
+  if (contexts_ != nullptr && contexts_->recompute) run.outlast_undo();
 }
 
 void Frame::check(const Recomputation& run, const std::vector<std::string>& operators) const {

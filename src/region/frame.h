@@ -102,6 +102,7 @@ class Frame final : public libtorch::HookProvider, public std::enable_shared_fro
   // False if the run turned out to start from the wrong state and must be repeated.
   bool run_again(Recomputation& run, detail::Tensors& arguments,
                  std::vector<std::string>& operators);
+  void outlast_undo(Recomputation& run) const;
   AtLastSlot at_last_slot(std::size_t last_wanted) const;
   void check(const Recomputation& run, const std::vector<std::string>& operators) const;
 

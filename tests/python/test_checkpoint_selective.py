@@ -129,6 +129,21 @@ def test_torch_s_modes_hand_out_a_changed_result_as_in_torch_s_own_regions(funct
     assert torch.equal(gradient(checkpoint), gradient(torch.utils.checkpoint.checkpoint))
 
 
+def test_a_write_that_only_a_recomputation_makes_is_an_error_and_taken_back():
+    buffer, runs = torch.ones(3), []
+
+    def function(x):
+        runs.append(None)
+        if len(runs) > 1:
+            buffer.add_(1)
+        return (x * 2).add_(1) * buffer
+
+    y = checkpoint(function, torch.ones(3, requires_grad=True), use_reentrant=False)
+    with pytest.raises(RuntimeError, match="has been modified by an inplace operation"):
+        y.sum().backward()
+    assert torch.equal(buffer, torch.ones(3))
+
+
 def test_an_operator_that_writes_is_made_again_whatever_the_policy_says():
     def function(x):
         return torch.relu_(x * 2).sin()
