@@ -249,6 +249,7 @@ constexpr std::string_view kHarmless[] = {
     "prims::maximum_value",
     "prims::minimum_value",
     "profiler::_record_function_enter_new",
+    "profiler::_record_function_exit",
     // Signals between devices; the data goes by operators that say so.
     "symm_mem::_barrier",
     "symm_mem::_rendezvous",
