@@ -108,7 +108,8 @@ def region(
         flags |= hooks_flag(respect_saved_tensors_hooks, contexts, 4)
     else:
         forward_context, recompute_context = contexts
-        flags |= 0 if type(recompute_context) is contextlib.nullcontext else OWN_CONTEXTS
+        if type(recompute_context) is not contextlib.nullcontext:
+            flags |= OWN_CONTEXTS
         again = _again(function, recompute_context, _device_context())
         selective = None
     opened = _reprise.OpenRegion(again, explain, args, kwargs, flags, selective)

@@ -33,6 +33,7 @@ CheckpointOptions make_options(long flags) {
   options.preserve_rng_state = (flags & kPreserveRandom) != 0;
   if (!options.reentrant) {
     options.early_stop = (flags & kEarlyStop) != 0 ? EarlyStop::kAlways : EarlyStop::kNever;
+    // The region need only know that there is one: Python enters it.
     if ((flags & kOwnContexts) != 0) {
       options.context = [] { return RegionContexts{{}, [] { return ContextScope(); }}; };
     }

@@ -11,7 +11,7 @@ enum CheckpointFlag : long {
   kEarlyStop = 4,
   kCheckNothing = 8,
   kCheckValues = 16,
-  kOwnContexts = 32,  // Python enters contexts of the program's around the function
+  kOwnContexts = 32,  // recomputations run in a context of the program's
   kRespectHooks = 64,
 };
 

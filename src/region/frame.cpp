@@ -295,8 +295,9 @@ bool Frame::run_again(Recomputation& run, detail::Tensors& arguments,
   return true;
 }
 
-// A context may hand out results that forward made, as torch's of selective checkpointing do. Any
-// other function that writes to memory to which it did not write in forward is another one by now.
+// A context may hand out results that forward made, as torch's of selective checkpointing do, and the
+// function writes to those. Without a context, a write to memory that forward left alone means that
+// the function does something else than in forward: that stays autograd's error.
 void Frame::outlast_undo(Recomputation& run) const {
   if (contexts_ != nullptr && contexts_->recompute) run.outlast_undo();
 }

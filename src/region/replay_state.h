@@ -115,8 +115,7 @@ class ReplayState::Undo final : public libtorch::EffectObserver {
  public:
   bool before_write(const at::Tensor& tensor) override;
   bool before_draw(const at::Generator& generator) override;
-  // The run has written to this tensor's memory, to which forward had not, so that it will be put
-  // back: a context of the region has handed out a result that forward had made.
+  // The run has written to this tensor's memory, to which forward had not. It will be put back.
   bool takes_back(const at::Tensor& tensor);
 
  private:

@@ -254,14 +254,7 @@ TEST_F(DeviceBudget, NamesADeviceThatIsNotThere) {
 }
 
 TEST_F(DeviceBudget, WarnsOnceWhereTheStepsWorkElsewhere) {
-  class Kept final : public c10::WarningHandler {
-   public:
-    void process(const c10::Warning& warning) override { texts.push_back(warning.msg()); }
-    std::vector<std::string> texts;
-
-   private:
-    const c10::WarningUtils::WarningHandlerGuard here_{this};
-  } warnings;
+  const testing::WarningLog warnings;
   const auto step_on = [](MemoryBudget& budget, c10::Device device) {
     auto step = budget.step();
     const at::Tensor x = at::ones({8}, at::device(device));

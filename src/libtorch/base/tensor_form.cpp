@@ -6,7 +6,6 @@
 #include <ATen/SparseTensorImpl.h>
 #include <c10/core/impl/COWDeleter.h>
 
-#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -107,19 +106,15 @@ void visit_deeper(const c10::IValue& argument,
 }
 
 void settle_list_type(c10::IValue& argument) {
-  if (!argument.isList() || argument.isTensorList() || argument.isOptionalTensorList()) return;
-  const auto is_tensor = [](const c10::IValue& each) { return each.isTensor(); };
+  if (!argument.isList()) return;
   const auto elements = argument.toListRef();
-  if (elements.empty() || std::ranges::none_of(elements, is_tensor)) return;
-  if (argument.toList().elementType()->kind() == c10::TypeKind::TensorType) {
-    c10::List<at::Tensor> list;
-    for (const c10::IValue& each : elements) list.push_back(each.toTensor());
-    argument = std::move(list);
-  } else if (argument.toList().elementType()->kind() == c10::TypeKind::OptionalType) {
-    c10::List<std::optional<at::Tensor>> list;
-    for (const c10::IValue& each : elements) list.push_back(each.toOptional<at::Tensor>());
-    argument = std::move(list);
-  }
+  // At every call: most lists are of numbers.
+  if (elements.empty() || !(elements[0].isTensor() || elements[0].isNone())) return;
+  if (argument.isTensorList() || argument.isOptionalTensorList()) return;
+  if (*argument.toList().elementType() != *c10::OptionalType::ofTensor()) return;
+  c10::List<std::optional<at::Tensor>> list;
+  for (const c10::IValue& each : elements) list.push_back(each.toOptional<at::Tensor>());
+  argument = std::move(list);
 }
 
 bool covers_storage(const at::Tensor& tensor) {

@@ -53,8 +53,8 @@ inline bool may_go_deeper(const c10::IValue& argument) {
   return !list.empty() && (list[0].isList() || list[0].isGenericDict() || list[0].isTuple());
 }
 
-// TorchScript gives lists of tensors and of optional tensors types of its own making, which IValue
-// takes for others than LibTorch's. Gives such a list LibTorch's.
+// TorchScript gives a list of optional tensors a type that equals LibTorch's and is another object,
+// so that isOptionalTensorList() is false. Gives such a list LibTorch's.
 void settle_list_type(c10::IValue& argument);
 
 // Calls `visit(tensor, argument, element)` for each tensor that is an argument or stands in a list

@@ -105,15 +105,11 @@ void KeptMemory::Storage::keep_version(const VariableVersion& counter) {
   versions.push_back({counter, counter.current_version()});
 }
 
-const KeptMemory::Storage* KeptMemory::find(const StorageImpl& storage) const {
-  for (const Storage& entry : storages_) {
+KeptMemory::Storage* KeptMemory::find(const StorageImpl& storage) {
+  for (Storage& entry : storages_) {
     if (entry.storage._unsafe_get_target() == &storage) return &entry;
   }
   return nullptr;
-}
-
-KeptMemory::Storage* KeptMemory::find(const StorageImpl& storage) {
-  return const_cast<Storage*>(std::as_const(*this).find(storage));
 }
 
 KeptMemory::Storage& KeptMemory::entry_of(StorageImpl& storage, std::size_t when) {
@@ -184,8 +180,6 @@ bool KeptMemory::touch(const StorageImpl& storage) {
   entry->touched = true;
   return true;
 }
-
-bool KeptMemory::keeps(const StorageImpl& storage) const { return find(storage) != nullptr; }
 
 bool KeptMemory::drop_untouched(const KeptMemory& again, std::size_t reached) {
   const auto was_skipped = [&](const Storage& entry) {

@@ -33,7 +33,7 @@ class KeptMemory {
   void drop_dead();
   // Whether anything of this storage is kept; if so, notes that it was asked for.
   bool touch(const c10::StorageImpl& storage);
-  bool keeps(const c10::StorageImpl& storage) const;
+  bool keeps(const c10::StorageImpl& storage) { return find(storage) != nullptr; }
   // Forgets what `again`, which was made by keep_same() from this, was not asked for, where `when`
   // is known and was less than `reached`. False if there was nothing of that kind.
   bool drop_untouched(const KeptMemory& again, std::size_t reached);
@@ -64,7 +64,6 @@ class KeptMemory {
     void keep_version(const c10::VariableVersion& counter);
   };
   static constexpr std::size_t kNever = static_cast<std::size_t>(-1);
-  const Storage* find(const c10::StorageImpl& storage) const;
   Storage* find(const c10::StorageImpl& storage);
   Storage& entry_of(c10::StorageImpl& storage, std::size_t when);
 
