@@ -137,7 +137,8 @@ def test_a_planned_model_holds_its_own_budget_and_the_step_its_own():
         assert same(found, expected)
     report = budget.report()
     assert report.peak <= budget.limit and report.dropped > 0
-    assert reprise.compiled.report()[-1].predicted_peak <= scope.peak_above_start
+    (planned_for,) = planned.memory_budget.report()
+    assert planned_for.predicted_peak <= scope.peak_above_start
 
 
 @pytest.mark.filterwarnings("error::UserWarning")

@@ -25,6 +25,17 @@ def test_a_report_has_what_was_planned_beside_what_was_measured(backend):
     assert any(re.fullmatch(re.escape(test_compiled.__file__) + r":\d+", line) for line in report.recomputed_lines)
 
 
+def test_the_reports_of_all_budgets_begin_with_the_oldest():
+    torch._dynamo.reset()
+    x = torch.ones(3, requires_grad=True)
+    calls = [reprise.compile(call, memory_budget="1GiB", backend="aot_eager")
+             for call in (torch.sin, torch.cos, torch.tan, torch.exp, torch.tanh, torch.sigmoid, torch.square, torch.abs)]
+    for call in reversed(calls):
+        call(x)
+    reports = [report for call in calls for report in call.memory_budget.report()]
+    assert len(reports) == len(calls) and reprise.compiled.report()[-len(calls):] == reports
+
+
 class Loss(nn.Module):
     def __init__(self):
         super().__init__()

@@ -45,7 +45,7 @@ def compile(
     Plans are stored on disk, in the folder that REPRISE_PLAN_CACHE_DIR names or beside inductor's own caches. Ranks of
     torch.distributed that compile the same graph take one plan, for the least of their bytes.
 
-    A copy of a planned module shares its budget. One that is loaded from a file has its own, made of the same arguments.
+    The result has its budget as `memory_budget`. A copy of a planned module shares it. One that is loaded from a file has its own, made of the same arguments.
     Another module or function that torch.compile compiles has a graph break where it calls this one. torch.compile of this one
     itself takes the original, without a budget.
 
@@ -71,7 +71,9 @@ def compile_within(model: Callable[..., Any], arguments: dict[str, Any], backend
     backend.limits.parts = _codes_below(model)
     compiled: Any = torch.compile(model, backend=backend, **options)
     if not isinstance(compiled, torch.nn.Module):
-        return _within(compiled, backend.limits)
+        planned: Any = _within(compiled, backend.limits)
+        planned.memory_budget = backend.limits
+        return planned
     compiled.forward = _within(compiled.forward, backend.limits)
     for name, value in (("__class__", PlannedModule), ("_arguments", arguments), ("_backend", backend)):
         object.__setattr__(compiled, name, value)
@@ -88,7 +90,8 @@ def _codes_below(model: Callable[..., Any]) -> frozenset[CodeType]:
 def budget(memory_budget: str | int, device: str | torch.device | None = None) -> Iterator[CompiledBudget]:
     """Whatever torch.compile compiles inside, in the user's code or not, is planned; what was compiled before is not.
 
-    `memory_budget` is that of compile(), and `device` by default the machine's accelerator, where it has one. Train inside: a graph is compiled when it first runs.
+    `memory_budget` is that of compile(), and `device` by default the machine's accelerator, where it has one. Train inside: a
+    graph is compiled when it first runs.
     """
     limits = CompiledBudget(memory_budget, device)
     with _as_raised(), limits.planning():
@@ -96,8 +99,8 @@ def budget(memory_budget: str | int, device: str | torch.device | None = None) -
 
 
 def report() -> list[GraphReport]:
-    """The graphs of all budgets that are alive. Those of one budget are in the order in which they were compiled."""
-    return [each for limits in _budgets for each in limits.report()]
+    """The graphs of all budgets that are alive: the oldest budget first, and those of one budget as they were compiled."""
+    return [each for limits in _budgets.values() for each in limits.report()]
 
 
 @contextlib.contextmanager

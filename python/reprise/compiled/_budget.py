@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import functools
 import gc
+import itertools
 import threading
 import warnings
 import weakref
@@ -89,7 +90,7 @@ class CompiledBudget:
         self._corrections = 0
         self._ranks = Agreement()
         self._lock = threading.RLock()
-        _budgets.add(self)
+        _budgets[next(_numbers)] = self
 
     def __reduce__(self) -> Any:
         """One that is loaded has seen no step. Its device is that of the model that it is loaded with."""
@@ -266,7 +267,7 @@ class CompiledBudget:
         ends = ", ".join(f"{name} up to {most}" for name, most in planner.joint.sizes.named.items())
         share = planner.joint.share
         handed = f", with no more handed over than torch's activation_memory_budget of {share} allows" if share < 1 else ""
-        is_one_of_several = self.asked.share and self.measured and any(each is not self and each.peaks for each in _budgets)
+        is_one_of_several = self.asked.share and self.measured and any(each is not self and each.peaks for each in _budgets.values())
         several = ". If other models train in the same step, give all one budget: reprise.compiled.budget()" if is_one_of_several else ""
         return BudgetError(
             f"memory_budget '{self.asked.text}' is {format_bytes(limit)}, of which {format_bytes(live - under_later)} are live before the "
@@ -391,4 +392,5 @@ class CompiledBudget:
                 for each in self.graphs if each.chosen and each.planner] or self._reported  # until they are compiled once more
 
 
-_budgets: weakref.WeakSet[CompiledBudget] = weakref.WeakSet()
+_budgets: weakref.WeakValueDictionary[int, CompiledBudget] = weakref.WeakValueDictionary()  # the oldest first
+_numbers = itertools.count()
