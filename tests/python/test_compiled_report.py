@@ -36,6 +36,17 @@ def test_the_reports_of_all_budgets_begin_with_the_oldest():
     assert len(reports) == len(calls) and reprise.compiled.report()[-len(calls):] == reports
 
 
+def test_reports_name_what_was_compiled():
+    """torch wraps its own functions and modules in a function of its own."""
+    torch._dynamo.reset()
+    names = []
+    for model in (nn.Sequential(nn.Linear(4, 4), nn.Tanh()), torch.sin, Loss()):
+        call = reprise.compile(model, memory_budget="1GiB", backend="aot_eager")
+        call(torch.ones(64, 4 if isinstance(model, nn.Sequential) else 64, requires_grad=True))
+        names += [report.graph.removeprefix("graph 0, of ") for report in call.memory_budget.report()]
+    assert names[0] == "Sequential" and names[1].endswith("sin") and names[2].endswith("forward")
+
+
 class Loss(nn.Module):
     def __init__(self):
         super().__init__()

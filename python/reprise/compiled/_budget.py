@@ -22,7 +22,6 @@ from typing import Any
 import torch
 from torch import fx
 
-from .._older import name_of
 from .._reprise import BudgetError, PeakScope, UsageError, default_device, format_bytes, live_bytes
 from ..running.asked import Asked
 from . import _hooks
@@ -138,7 +137,7 @@ class CompiledBudget:
             if self._scope:
                 self._peak_before_planning = max(self._peak_before_planning, self._scope.peak)
             at = (len(self._in_step) if self._is_open() else 0) + len(self._uncalled)
-            graph.name = f"graph {len(self.graphs)}, of {name_of(graph.code)}"
+            graph.name = f"graph {len(self.graphs)}, of {graph.called}"
             before = self._needs
             found: dict[CachedPlanner, Chosen] = {}
 
@@ -165,7 +164,7 @@ class CompiledBudget:
         count, most = sum(each.code is graph.code for each in self.graphs), torch._dynamo.config.recompile_limit
         if count == most:
             warnings.warn(
-                f"reprise.compile: {name_of(graph.code)} has {count} compiled graphs, as many as "
+                f"reprise.compile: {graph.called} has {count} compiled graphs, as many as "
                 "torch._dynamo.config.recompile_limit allows; what needs another one will run without being compiled, outside of "
                 "the budget. Raise that limit, leave dynamic=False out, or give the largest sizes: "
                 "torch._dynamo.mark_dynamic(tensor, dimension, min=2, max=...)", stacklevel=3)

@@ -15,7 +15,7 @@ from ._again import Cut
 from ._call import Call, Shown
 from ._joint import Joint
 from ._plan import Chosen, GraphPlanner, warn_of_bits
-from ._torch import InstructionTranslator
+from ._torch import InstructionTranslator, name_of_frame
 
 if TYPE_CHECKING:
     from ._budget import CompiledBudget
@@ -26,6 +26,7 @@ class PlannedGraph:
         self.budget, self.backend = budget, backend
         translator = InstructionTranslator.current_tx()
         self.code: CodeType = translator.f_code
+        self.called = name_of_frame(translator)
         # Whether the rest of the function has graphs of its own.
         self.is_part = bool(translator.output.compile_subgraph_reason.graph_break)
         self.compilation = CompileContext.current_compile_id()

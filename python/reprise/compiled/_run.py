@@ -17,7 +17,6 @@ from typing import Any
 import torch
 from torch import fx
 
-from .._older import name_of
 from .._reprise import UsageError, live_bytes
 from . import _hooks
 from ._again import Cut
@@ -28,13 +27,14 @@ from ._needs import Need, needs_of_step, stacked, stacked_needs
 from ._plan import Chosen, GraphPlanner, NoPlan, for_range, warn_of_bits
 from ._report import GraphReport, report_of
 from ._sizes import Seen
-from ._torch import InstructionTranslator, reset_code
+from ._torch import InstructionTranslator, name_of_frame, reset_code
 
 
 class RunGraph:
     def __init__(self, owner: RunGraphs, backend: str) -> None:
         self._owner, self.backend = owner, backend
-        self.code = InstructionTranslator.current_tx().f_code
+        translator = InstructionTranslator.current_tx()
+        self.code, self.called = translator.f_code, name_of_frame(translator)
         self.planner: CachedPlanner | None = None
         self.chosen: Chosen | None = None
         self.shown: Shown | None = None
@@ -182,7 +182,7 @@ class RunGraphs:
         return max(0, stacked([each.default for each in chosen]) - stacked([each.halves for each in chosen]))
 
     def report(self) -> list[GraphReport]:
-        return [report_of(f"graph {at}, of {name_of(each.code)}", each.backend, each.planner, each.chosen, each.shown)
+        return [report_of(f"graph {at}, of {each.called}", each.backend, each.planner, each.chosen, each.shown)
                 for at, each in enumerate(self._graphs) if each.planner and each.chosen]
 
 

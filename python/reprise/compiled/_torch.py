@@ -14,6 +14,7 @@ import torch
 from torch import fx
 from torch._C._dynamo import eval_frame
 from torch._dynamo import OptimizedModule as OptimizedModule
+from torch._dynamo import external_utils as _external_utils
 from torch._dynamo import guards as _guards
 from torch._dynamo import symbolic_convert as _symbolic_convert
 from torch._dynamo.backends import common as _common
@@ -28,6 +29,15 @@ InstructionTranslator: Any = _symbolic_convert.InstructionTranslator
 common: Any = _common
 partitioners: Any = _partitioners
 reset_code: Any = eval_frame.reset_code
+
+
+def name_of_frame(translator: Any) -> str:
+    """Of the function that is compiled. torch wraps its own functions and modules in a function, and those are what a user calls."""
+    code: CodeType = translator.f_code
+    called = translator.f_locals.get("fn") if code.co_filename == _external_utils.__file__ else None
+    if called is None:
+        return str(getattr(code, "co_qualname", code.co_name))  # without its class in CPython 3.10
+    return str(getattr(called, "__qualname__", type(called).__qualname__))
 
 
 def _with(module: ModuleType, **replaced: Any) -> ModuleType:
