@@ -74,7 +74,7 @@ class SelectivePair:
 class SelectiveContext:
     """One of the two contexts. Entered by itself it is torch's mode."""
 
-    __slots__ = ("pair", "_index")
+    __slots__ = ("pair", "_index", "ac_graph_id")  # torch sets the last one where a backend runs regions as they are
 
     def __init__(self, pair: SelectivePair, index: int) -> None:
         self.pair = pair

@@ -35,6 +35,7 @@ from typing import Any, Callable
 import torch.utils.checkpoint
 from torch._C._dynamo.eval_frame import get_eval_frame_callback as _eval_frame_callback
 from torch.compiler import is_dynamo_compiling as _is_dynamo_compiling
+from torch.fx import traceback as _fx_traceback
 
 from . import _checkpoint_effects, _reprise
 from ._checkpoint_errors import CheckpointError, StopRecomputation, refuse as _refuse
@@ -182,8 +183,10 @@ def _checkpoint(
             return CheckpointFunction.apply(function, preserve_rng_state, *args)
         _torchs(args, kwargs)
         return _torch.CheckpointFunction.apply(function, preserve_rng_state, *args)
+    # torch runs a region of a compiled model with False, since compilers make its draws again. Backends such as "eager" compile none.
+    preserves = preserve_rng_state or _fx_traceback.has_preserved_node_meta()
     if _eval_frame_callback() is None and not _compiled_autograd_is_on() and not _debugs(debug):
-        flags = _flags_of(preserve_rng_state, determinism_check, early_stop)
+        flags = _flags_of(preserves, determinism_check, early_stop)
         selective = None
         if context_fn is not noop_context_fn:
             contexts = context_fn()
@@ -205,7 +208,7 @@ def _checkpoint(
             determinism_check="none" if determinism_check == "none" else "default", debug=debug, early_stop=early_stop,
             **_of_torch(respect_saved_tensors_hooks), **kwargs)
     return _run(
-        function, args, kwargs, preserve_rng_state=preserve_rng_state, context_fn=context_fn,
+        function, args, kwargs, preserve_rng_state=preserves, context_fn=context_fn,
         determinism_check=determinism_check, debug=debug, early_stop=early_stop,
         respect_saved_tensors_hooks=respect_saved_tensors_hooks)
 

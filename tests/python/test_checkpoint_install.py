@@ -146,3 +146,22 @@ def test_wrapped_modules_take_keywords_and_keep_their_names_in_states(installed,
     y = model[0](x=x, fails=False) if kind == "NO_REENTRANT" else model[0](x, fails=False)
     assert y.requires_grad
     model.load_state_dict(plain.state_dict())
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("options", [
+    {}, {"context_fn": functools.partial(ours.create_selective_checkpoint_contexts, [torch.ops.aten.addmm.default])}])
+def test_regions_of_compiled_models_draw_the_same_again(installed, backend, options):
+    """Where a backend runs a region as it is, torch's own function draws dropout anew in backward."""
+    torch._dynamo.reset()
+    torch.manual_seed(1)
+    model, x = nn.Sequential(Block(), Block()), torch.randn(4, 6)
+
+    def regions(x):
+        return torch.utils.checkpoint.checkpoint(model, x, use_reentrant=False, **options)
+
+    def of(call):
+        torch.manual_seed(4)
+        return torch.autograd.grad(call(x).square().sum(), list(model.parameters()))
+
+    assert all(map(torch.equal, of(torch.compile(regions, backend=backend)), of(model)))
