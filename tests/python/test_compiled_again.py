@@ -131,13 +131,13 @@ def of_convolutions():
     return UsedAgain(nn.Sequential(nn.GroupNorm(2, 16), nn.Conv2d(16, 16, 3, padding=1)), (4, 16, 8, 8))
 
 
-@pytest.mark.parametrize("make", [of_linear_layers, of_convolutions, Recurrent])
-def test_parts_of_a_gradient_are_added_up_one_by_one(make):
+@pytest.mark.parametrize("make, share", [(of_linear_layers, 60), (of_convolutions, 60), (Recurrent, 65)])
+def test_parts_of_a_gradient_are_added_up_one_by_one(make, share):
     """torch.compile adds up the parts of a norm's or a bias's gradient in one loop, and holds what they are made of until then."""
     torch.manual_seed(2)
     model = make()
     expected, default = steps(torch.compile(model, dynamic=False), model)
     torch._dynamo.reset()
-    found, peak = steps(reprise.compile(model, memory_budget="60%"), model)
+    found, peak = steps(reprise.compile(model, memory_budget=f"{share}%"), model)
     assert is_same(found, expected)
-    assert peak <= 0.6 * default
+    assert peak <= share / 100 * default
