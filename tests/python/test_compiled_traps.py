@@ -293,7 +293,8 @@ def test_the_smallest_values_of_the_default_are_kept():
     assert small and small <= set(graph.chosen.cut.saved) & set(graph.planner.default_saved)
 
 
-@pytest.mark.parametrize("backend, model", [("aot_eager", nn.LSTM(4, 4)), ("eager", nn.Linear(4, 4))])
+@pytest.mark.parametrize("backend, model", [
+    ("aot_eager", nn.LSTM(4, 4)), ("eager", nn.Linear(4, 4)), ("aot_eager", torch.func.grad(lambda x: x.sin().sum()))])
 def test_a_call_of_which_nothing_is_planned_warns_that_the_budget_binds_nothing(backend, model):
     call = reprise.compile(model, memory_budget="60%", backend=backend)
     with pytest.warns(UserWarning, match="memory_budget binds nothing"):

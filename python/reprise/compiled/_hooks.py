@@ -7,6 +7,7 @@ import contextlib
 import functools
 import inspect
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
@@ -24,7 +25,7 @@ from ._draws import drawn_in_order
 from ._joint import Joint
 from ._layouts import laid_out_as_default
 from ._sizes import Binding
-from ._torch import common, partitioners, written_before_read
+from ._torch import autograd_grad, common, partitioners, written_before_read
 from ._vectors import added_up
 
 
@@ -158,6 +159,7 @@ def _compile(original: Callable[..., Any], begin_graph: Callable[[str | UsageErr
         compiled = original(*given.args, **given.kwargs)
     WatchedCall.compilations += 1
     if not is_planned:
+        _warn_of_gradients_within(module)
         return compiled
     binding = Binding(module)
 
@@ -187,6 +189,14 @@ def refuse_compiled_autograd() -> None:
     if torch._dynamo.config.compiled_autograd or compiled_autograd.compiled_autograd_enabled:
         raise UsageError("reprise.compile: compiled autograd makes another graph of backward than the one that is planned; "
                          "turn torch._dynamo.config.compiled_autograd off")
+
+
+def _warn_of_gradients_within(module: Any) -> None:
+    if any(node.target in (torch.autograd.grad, autograd_grad) for node in getattr(getattr(module, "graph", None), "nodes", ())):
+        warnings.warn(
+            "reprise.compile: a graph makes gradients within itself, by torch.func.grad or torch.autograd.grad in the compiled code. "
+            "It hands nothing to a backward, and memory_budget binds nothing of it. Compile the function that gives the loss, and "
+            "take its gradients outside", stacklevel=2)
 
 
 def _refuse_cuda_graphs(backend: str) -> None:

@@ -18,6 +18,7 @@ from torch._dynamo import external_utils as _external_utils
 from torch._dynamo import guards as _guards
 from torch._dynamo import symbolic_convert as _symbolic_convert
 from torch._dynamo.backends import common as _common
+from torch._functorch import eager_transforms as _eager_transforms
 from torch._functorch import partitioners as _partitioners
 from torch._functorch._aot_autograd import descriptors as _descriptors
 from torch.fx import graph as _graph
@@ -26,6 +27,7 @@ from torch.utils import _pytree
 InputMutationAOTOutput: Any = _descriptors.InputMutationAOTOutput
 PlainAOTOutput: Any = _descriptors.PlainAOTOutput
 InstructionTranslator: Any = _symbolic_convert.InstructionTranslator
+autograd_grad: Any = _eager_transforms._autograd_grad  # of torch.func
 common: Any = _common
 partitioners: Any = _partitioners
 reset_code: Any = eval_frame.reset_code
