@@ -30,7 +30,7 @@ class Rehearsal {
         make(value);
       } else if (value.producer == nullptr) {
         stack_.pop_back();  // gone for good
-      } else if (Value* const missing = deepest_missing(*value.producer)) {
+      } else if (Value* const missing = first_missing(*value.producer)) {
         stack_.push_back(missing);
       } else {
         run(*value.producer);
@@ -53,12 +53,12 @@ class Rehearsal {
     level_ += value.size;
     most_ = std::max(most_, level_);
   }
-  Value* deepest_missing(const Producer& producer) const {
+  Value* first_missing(const Producer& producer) const {
     Value* missing = nullptr;
     for (const Producer::Input& input : producer.inputs) {
       if (input.value == nullptr || has(*input.value)) continue;
       if (input.value->producer == nullptr) continue;
-      if (missing == nullptr || input.value->depth > missing->depth) missing = input.value;
+      if (missing == nullptr || plan::is_made_before(*input.value, *missing)) missing = input.value;
     }
     return missing;
   }

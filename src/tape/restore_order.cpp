@@ -11,13 +11,29 @@
 
 namespace reprise::tape {
 
-// Restores the missing input with the longest way from a root first: what the others need is little
-// by then, and would only lie there.
-Value* Tape::deepest_missing(const Producer& producer) {
+// The most bytes at once while the producer's inputs and results are made.
+std::int64_t Tape::bytes_to_make(const Producer& producer) {
+  room_to_make_.begin();
+  for (const Producer::Input& input : producer.inputs) {
+    if (input.value != nullptr && input.value->producer != nullptr) {
+      room_to_make_.add_input(input.value, input.value->beside, input.value->size);
+    } else if (input.use != Producer::Use::kRead) {
+      room_to_make_.add_result(input.bytes);
+    }
+  }
+  for (const Producer::Output& output : producer.outputs) {
+    if (output.slot < 0) room_to_make_.add_result(output.value->size);
+  }
+  return room_to_make_.bytes();
+}
+
+// Restores the missing input beside which most bytes lie first: of the others less is there by then.
+// Of several it is the one with the longest way from a root.
+Value* Tape::first_missing(const Producer& producer) {
   Value* missing = nullptr;
   for (const Producer::Input& input : producer.inputs) {
     if (input.value == nullptr || input.value->has_bytes()) continue;
-    if (missing == nullptr || input.value->depth > missing->depth) missing = input.value;
+    if (missing == nullptr || plan::is_made_before(*input.value, *missing)) missing = input.value;
   }
   return missing;
 }
@@ -38,22 +54,22 @@ bool Tape::is_made_of(const Value& value, const Value& other) {
   return false;
 }
 
-// The next input to restore and pin, null where all are pinned: the deepest, or what that is made
-// of. Of x + f(x), x comes first: it would be made twice, and f(x) would wait for it.
+// The next input to restore and pin, null where all are pinned: the first, or what that is made of.
+// Of x + f(x), x comes first: it would be made twice, and f(x) would wait for it.
 Value* Tape::next_to_pin(const Producer& producer, std::span<Value* const> pinned) {
-  Value* deepest = nullptr;
+  Value* first = nullptr;
   const Members<Value*> is_pinned(pinned);
   const auto is_candidate = [&](Value* value) {
     return value != nullptr && value->producer != nullptr && !is_pinned.has(value);
   };
   for (const Producer::Input& input : producer.inputs) {
     if (!is_candidate(input.value)) continue;
-    if (deepest == nullptr || input.value->depth > deepest->depth) deepest = input.value;
+    if (first == nullptr || plan::is_made_before(*input.value, *first)) first = input.value;
   }
-  Value* next = deepest;
+  Value* next = first;
   for (const Producer::Input& input : producer.inputs) {
     if (!is_candidate(input.value) || input.value->depth >= next->depth) continue;
-    if (is_made_of(*deepest, *input.value)) next = input.value;
+    if (is_made_of(*first, *input.value)) next = input.value;
   }
   return next;
 }

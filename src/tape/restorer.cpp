@@ -297,7 +297,7 @@ void Tape::restore(Value& target, bool is_careful) {
             "memory budget: bytes that cannot be recomputed are gone; this is a defect of reprise");
       }
       Value* const next =
-          is_careful ? next_to_pin(*producer, frame.pinned) : deepest_missing(*producer);
+          is_careful ? next_to_pin(*producer, frame.pinned) : first_missing(*producer);
       if (next != nullptr) {
         frame.made = next;
         if (!next->has_bytes()) stack.push_back({next, nullptr, {}});

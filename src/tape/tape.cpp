@@ -163,6 +163,7 @@ double Tape::add(std::unique_ptr<Producer> producer, double now,
   for (const Producer::Input& input : producer->inputs) {
     if (input.value != nullptr) depth = std::max(depth, input.value->depth);
   }
+  const std::int64_t bytes = bytes_to_make(*producer);
   look_up_costs(*producer);
   const double again = producer->again;
   look_for_kinds(*producer);
@@ -174,6 +175,7 @@ double Tape::add(std::unique_ptr<Producer> producer, double now,
       output.value->own_cost = std::min(again, costs_.seconds_to_pack(output.value->size));
     }
     output.value->depth = depth + 1;
+    output.value->beside = bytes - output.value->size;
     if (is_of_backward) output.value->weight *= kWeightOfGradients;
     touch(*output.value, now);
     update_entry(*output.value);

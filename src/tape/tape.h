@@ -236,7 +236,8 @@ class Tape {
   double seconds_to_make(const Value& value);
   bool unpark(Value& value);
   void restore(Value& target, bool is_careful);
-  static Value* deepest_missing(const Producer& producer);
+  std::int64_t bytes_to_make(const Producer& producer);
+  static Value* first_missing(const Producer& producer);
   bool is_made_of(const Value& value, const Value& other);
   Value* next_to_pin(const Producer& producer, std::span<Value* const> pinned);
   // Packing (packing.cpp): values whose elements are of two kinds, as dropout masks are.
@@ -285,6 +286,7 @@ class Tape {
   const std::shared_ptr<Weighing> weighing_;
   plan::CostClasses classes_;
   plan::EvictionIndex index_;
+  plan::RoomToMake room_to_make_;
   Following following_;
   bool is_closed_ = false;
   // Nothing is in the index before anything has to go.

@@ -26,6 +26,7 @@
 #include "libtorch/operators/own_draws.h"
 #include "libtorch/operators/recorded_call.h"
 #include "plan/simulate/eviction_index.h"
+#include "plan/simulate/room_to_make.h"
 #include "plan/simulate/union_find.h"
 #include "plan/step/step_record.h"
 #include "reprise/store.h"
@@ -110,6 +111,8 @@ struct Value final : plan::EvictionEntry, Recycled<Value, kRecycled>, Counted<Va
   std::int64_t defined = 0;
   // Operators on the longest way from a root.
   std::uint32_t depth = 0;
+  // Bytes that lie beside it while it is made from roots, as plan::RoomToMake has it.
+  std::int64_t beside = 0;
 
   Producer* producer = nullptr;
   // Producers that read it.

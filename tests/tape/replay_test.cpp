@@ -222,5 +222,33 @@ TEST(Replay, WarnsOfNothingAgain) {
   EXPECT_EQ(after[1], after[0]);
 }
 
+// Of a sum of 24 parts of a MiB each one part is there at a time, whichever of sum and part has the
+// longer way from a root.
+TEST(Replay, ASumOfManyParts) {
+  constexpr int kParts = 24;
+  for (const bool in_place : {false, true}) {
+    const Tensor root = at::rand({1024});
+    const auto sum_of_parts = [&] {
+      Tensor small = root.sin(), sum = small.repeat({256, 1});
+      for (int i = 0; i < kParts; ++i) {
+        small = small.cos().sin();
+        const Tensor part = small.repeat({256, 1});
+        sum = in_place ? sum.add_(part) : sum + part;
+      }
+      return sum;
+    };
+    const Tensor expected = sum_of_parts();
+    MemoryBudget budget(live_bytes() + MiB(8), {.min_bytes = Bytes(1)});
+    auto step = budget.step();
+    const Tensor sum = sum_of_parts();
+    Tensors room;
+    for (int i = 0; i < 8; ++i) room.push_back(at::empty({250, 1024}));
+    room.clear();
+    EXPECT_TRUE(sum.equal(expected)) << "in place " << in_place;
+    step.finish();
+    EXPECT_GE(budget.report().replayed, 2 * kParts) << "in place " << in_place;
+  }
+}
+
 }  // namespace
 }  // namespace reprise

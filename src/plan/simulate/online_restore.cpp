@@ -12,11 +12,11 @@ using Index = OnlineStep::Index;
 
 }  // namespace
 
-Index OnlineRun::deepest_missing(Index producer) const {
+Index OnlineRun::first_missing(Index producer) const {
   Index missing = kNone;
   for (const OnlineStep::Input& input : step_.inputs_of(producer)) {
     if (input.value == kNone || values_[input.value].has_bytes) continue;
-    if (missing == kNone || values_[input.value].depth > values_[missing].depth) {
+    if (missing == kNone || is_made_before(values_[input.value], values_[missing])) {
       missing = input.value;
     }
   }
@@ -43,17 +43,17 @@ Index OnlineRun::next_to_pin(Index producer, const std::vector<Index>& pinned) {
   const auto is_candidate = [&](Index value) {
     return value != kNone && values_[value].producer != kNone && !is_pinned.has(value);
   };
-  Index deepest = kNone;
+  Index first = kNone;
   for (const OnlineStep::Input& input : step_.inputs_of(producer)) {
     if (!is_candidate(input.value)) continue;
-    if (deepest == kNone || values_[input.value].depth > values_[deepest].depth) {
-      deepest = input.value;
+    if (first == kNone || is_made_before(values_[input.value], values_[first])) {
+      first = input.value;
     }
   }
-  Index next = deepest;
+  Index next = first;
   for (const OnlineStep::Input& input : step_.inputs_of(producer)) {
     if (!is_candidate(input.value) || values_[input.value].depth >= values_[next].depth) continue;
-    if (is_made_of(deepest, input.value)) next = input.value;
+    if (is_made_of(first, input.value)) next = input.value;
   }
   return next;
 }
@@ -93,8 +93,7 @@ void OnlineRun::restore(Index target, bool is_careful) {
       }
       const Index producer = values_[frame.value].producer;
       if (producer == kNone) throw Refused{};
-      const Index next =
-          is_careful ? next_to_pin(producer, frame.pinned) : deepest_missing(producer);
+      const Index next = is_careful ? next_to_pin(producer, frame.pinned) : first_missing(producer);
       if (next != kNone) {
         frame.made = next;
         if (!values_[next].has_bytes) stack.push_back({next, kNone, {}});

@@ -119,14 +119,26 @@ void OnlineRun::carry_out(OnlineStep::Event event) {
 
 void OnlineRun::make(Index producer) {
   std::uint32_t depth = 0;
+  room_to_make_.begin();
   for (const OnlineStep::Input& input : step_.inputs_of(producer)) {
+    if (input.value != kNone && values_[input.value].producer != kNone) {
+      const Value& value = values_[input.value];
+      room_to_make_.add_input(&value, value.beside, step_.values[input.value].size);
+    } else if (input.use != OnlineStep::Input::Use::kRead) {
+      room_to_make_.add_result(input.bytes);
+    }
     if (input.value == kNone) continue;
     values_[input.value].readers.push_back(producer);
     depth = std::max(depth, values_[input.value].depth);
   }
   for (const OnlineStep::Output& output : step_.outputs_of(producer)) {
+    if (!output.is_written) room_to_make_.add_result(step_.values[output.value].size);
+  }
+  const std::int64_t bytes = room_to_make_.bytes();
+  for (const OnlineStep::Output& output : step_.outputs_of(producer)) {
     Value& value = values_[output.value];
     value.depth = depth + 1;
+    value.beside = bytes - step_.values[output.value].size;
     value.is_attached = value.has_bytes = true;
     ++living_;
     ++producers_[producer].wanted;

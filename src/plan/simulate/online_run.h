@@ -11,6 +11,7 @@
 #include "plan/simulate/eviction_index.h"
 #include "plan/simulate/heuristic.h"
 #include "plan/simulate/online_step.h"
+#include "plan/simulate/room_to_make.h"
 #include "plan/simulate/union_find.h"
 
 namespace reprise::plan {
@@ -46,6 +47,7 @@ class OnlineRun {
     Index producer = kNone;
     std::vector<Index> readers;
     std::uint32_t depth = 0;
+    std::int64_t beside = 0;
     std::uint32_t pins = 0;
     bool is_attached = false;
     bool has_bytes = false;
@@ -69,7 +71,7 @@ class OnlineRun {
   void make(Index producer);
   void restore(Index value);
   void restore(Index target, bool is_careful);
-  Index deepest_missing(Index producer) const;
+  Index first_missing(Index producer) const;
   bool is_made_of(Index value, Index other);
   Index next_to_pin(Index producer, const std::vector<Index>& pinned);
   bool unpack(Index value);
@@ -108,6 +110,7 @@ class OnlineRun {
   EvictionIndex index_;
   std::vector<Index> packed_;
   std::vector<Index> met_;
+  RoomToMake room_to_make_;
   std::vector<CostClasses::Node> seen_;
   std::uint32_t walks_ = 0;
   std::int64_t living_ = 0;
