@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "bindings.h"
+#include "libtorch/autograd/engine.h"
 #include "record.h"
 
 namespace reprise::python {
@@ -108,6 +109,7 @@ void finish(Step& step) {
 void abandon(Step& step) {
   const py::gil_scoped_release no_gil;
   step.abandon();
+  libtorch::free_leftovers_of_backward();
 }
 
 OnExceeded on_exceeded_of(const std::string& text) {
@@ -209,6 +211,8 @@ void bind_plan(py::module_& module) {
 }  // namespace
 
 void bind_budget(py::module_& module) {
+  module.def("free_leftovers_of_backward", &libtorch::free_leftovers_of_backward, NoGil(),
+             "Frees what failed backward calls of this thread have left: torch does when it calls backward again.");
   bind_report(module);
   bind_plan(module);
 

@@ -76,6 +76,31 @@ def test_a_step_that_an_exception_ends_is_not_learned_from(network):
     assert budget.least < network.limit(1.0)
 
 
+def fail_in_backward():
+    """torch keeps the gradients and nodes that were waiting, until its next backward."""
+    def fail(_):
+        raise KeyError("mine")
+
+    x = torch.randn(256, 256, requires_grad=True)
+    branches = [(x * k).exp() for k in range(1, 9)]
+    branches[-1].register_hook(fail)
+    torch.stack(branches).square().sum().backward()
+
+
+def test_what_a_failed_backward_has_left_is_freed_when_its_step_ends():
+    budget = reprise.MemoryBudget("4GiB")
+    before = reprise.live_bytes()
+    with pytest.raises(KeyError, match="mine"):
+        with budget.step():
+            fail_in_backward()
+    assert reprise.live_bytes() == before
+    with pytest.raises(KeyError, match="mine"):
+        fail_in_backward()
+    assert reprise.live_bytes() > before, "torch frees it by itself: steps need not"
+    with budget.step():
+        assert reprise.live_bytes() == before
+
+
 def test_steps_run_at_the_least_bytes_and_a_tenth(network):
     roomy = reprise.MemoryBudget("4GiB")
     for _ in range(2):

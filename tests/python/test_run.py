@@ -77,6 +77,26 @@ def test_a_script_trains_within_a_share_of_its_activations_to_the_same_losses(na
     assert figures["plain"]["least"] <= figures["limit"]
 
 
+def test_what_a_failed_backward_has_left_is_freed_where_the_script_goes_on(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(f"""
+import sys
+sys.path.append({str(pathlib.Path(__file__).parent)!r})
+import reprise, torch
+from test_budget import fail_in_backward
+weight = torch.ones(8, requires_grad=True)
+before = reprise.live_bytes()
+try:
+    fail_in_backward()
+except KeyError:
+    pass
+print(reprise.live_bytes() - before)
+weight.sum().backward()
+""")
+    out, errors, code = managed("--budget", "4GiB", script)
+    assert (out, code) == ("0\n", 0), errors
+
+
 @pytest.mark.parametrize("budget", ["60%", "+4MB", "least"])
 def test_what_an_optimizer_keeps_more_with_each_step_is_no_step_s_need(budget, tmp_path):
     script, report = SCRIPTS / "closure.py", tmp_path / "report.json"

@@ -25,7 +25,7 @@ from torch.nn.modules import module as _modules
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from .._backward import keeps_graph
-from .._reprise import BudgetError, MemoryBudget, Step, UsageError
+from .._reprise import BudgetError, MemoryBudget, Step, UsageError, free_leftovers_of_backward
 
 # A between stretch with more operators ends, and another one begins: its records would grow.
 _MOST_OPERATORS = 20_000
@@ -197,6 +197,9 @@ class Steps:
         self._depth += 1
         try:
             result = original(*args, **kwargs)
+        except BaseException:
+            free_leftovers_of_backward()
+            raise
         finally:
             self._depth -= 1
         if self._depth == 0:

@@ -15,6 +15,7 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <typeinfo>
 #include <utility>
 
 #include "libtorch/autograd/between_nodes.h"
@@ -136,7 +137,9 @@ void ensure_engine_front() {
 void free_leftovers_of_backward() {
   static thread_local const EngineFront* done_under = nullptr;
   const EngineFront* const front = installed_front.load(std::memory_order_acquire);
-  if (front == nullptr || front == done_under || current_backward_id() >= 0) return;
+  if (front == nullptr || current_backward_id() >= 0) return;
+  // Python calls its own engine past the front.
+  if (front == done_under && typeid(front->inner()) == typeid(Engine)) return;
   done_under = front;
   run_empty_backward(front->inner());
 }

@@ -24,8 +24,8 @@ namespace reprise::libtorch {
 // there.
 void ensure_engine_front();
 
-// Frees what failed backward calls of this thread have left, unless that was done since the front
-// was put in place. For calls that the front has not seen. Outside of backward calls.
+// Frees what failed backward calls of this thread have left. For calls that the front has not seen:
+// those before it was put in place, and all of Python. Outside of backward calls.
 void free_leftovers_of_backward();
 
 // The engine's thread of an accelerator drops the last gradients of a backward call some time after
