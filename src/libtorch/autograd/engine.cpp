@@ -138,10 +138,11 @@ void free_leftovers_of_backward() {
   static thread_local const EngineFront* done_under = nullptr;
   const EngineFront* const front = installed_front.load(std::memory_order_acquire);
   if (front == nullptr || current_backward_id() >= 0) return;
+  Engine& inner = front->inner();
   // Python calls its own engine past the front.
-  if (front == done_under && typeid(front->inner()) == typeid(Engine)) return;
+  if (front == done_under && typeid(inner) == typeid(Engine)) return;
   done_under = front;
-  run_empty_backward(front->inner());
+  run_empty_backward(inner);
 }
 
 void settle_backward(c10::Device device) {
