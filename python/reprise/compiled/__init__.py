@@ -45,7 +45,9 @@ def compile(
     Plans are stored on disk, in the folder that REPRISE_PLAN_CACHE_DIR names or beside inductor's own caches. Ranks of
     torch.distributed that compile the same graph take one plan, for the least of their bytes.
 
-    The result has its budget as `memory_budget`. A copy of a planned module shares it. One that is loaded from a file has its own, made of the same arguments.
+    The result has its budget as `memory_budget`. A copy of a planned module shares it. One that is loaded from a file has its
+    own, made of the same arguments.
+
     Another module or function that torch.compile compiles has a graph break where it calls this one. torch.compile of this one
     itself takes the original, without a budget.
 
