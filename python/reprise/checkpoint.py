@@ -183,7 +183,7 @@ def _checkpoint(
             return CheckpointFunction.apply(function, preserve_rng_state, *args)
         _torchs(args, kwargs)
         return _torch.CheckpointFunction.apply(function, preserve_rng_state, *args)
-    # torch runs a region of a compiled model with False, since compilers make its draws again. Backends such as "eager" compile none.
+    # torch runs regions of compiled models with preserve_rng_state=False, as compilers make the draws again. Backend "eager" does not.
     preserves = preserve_rng_state or _fx_traceback.has_preserved_node_meta()
     if _eval_frame_callback() is None and not _compiled_autograd_is_on() and not _debugs(debug):
         flags = _flags_of(preserves, determinism_check, early_stop)

@@ -211,8 +211,9 @@ void bind_plan(py::module_& module) {
 }  // namespace
 
 void bind_budget(py::module_& module) {
-  module.def("free_leftovers_of_backward", &libtorch::free_leftovers_of_backward, NoGil(),
-             "Frees what failed backward calls of this thread have left: torch does when it calls backward again.");
+  module.def(
+      "free_leftovers_of_backward", &libtorch::free_leftovers_of_backward, NoGil(),
+      "Frees what failed backward calls of this thread have left. torch does so in the thread's next call.");
   bind_report(module);
   bind_plan(module);
 

@@ -27,8 +27,8 @@ std::int64_t Tape::bytes_to_make(const Producer& producer) {
   return room_to_make_.bytes();
 }
 
-// Restores the missing input beside which most bytes lie first: of the others less is there by then.
-// Of several it is the one with the longest way from a root.
+// The missing input to restore first: that beside which most bytes lie, since the others are not
+// there yet.
 Value* Tape::first_missing(const Producer& producer) {
   Value* missing = nullptr;
   for (const Producer::Input& input : producer.inputs) {

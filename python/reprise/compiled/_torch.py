@@ -27,7 +27,7 @@ from torch.utils import _pytree
 InputMutationAOTOutput: Any = _descriptors.InputMutationAOTOutput
 PlainAOTOutput: Any = _descriptors.PlainAOTOutput
 InstructionTranslator: Any = _symbolic_convert.InstructionTranslator
-autograd_grad: Any = getattr(_eager_transforms, "_autograd_grad", None)  # of torch.func
+autograd_grad: Any = _eager_transforms._autograd_grad  # of torch.func
 common: Any = _common
 partitioners: Any = _partitioners
 reset_code: Any = eval_frame.reset_code

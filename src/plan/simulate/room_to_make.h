@@ -37,6 +37,7 @@ class RoomToMake {
   std::int64_t results_ = 0;
 };
 
+// The order of two inputs that are missing. Of those alike it begins with the longer way from a root.
 template <typename Value>
 bool is_made_before(const Value& value, const Value& other) {
   return value.beside != other.beside ? value.beside > other.beside : value.depth > other.depth;
