@@ -38,6 +38,21 @@ bool Recorder::is_little(const OperatorCall& call, const OperatorFacts& facts,
   return !writes_known;
 }
 
+// Whether anything that the call has made or written to is large enough to be dropped.
+bool Recorder::makes_much(const OperatorCall& call, const BegunCall& begun) const {
+  const auto is_large = [&](const at::Tensor& tensor) {
+    if (!tensor.defined()) return false;
+    if (!tape_.manages(tensor)) return tensor.is_nested();
+    return static_cast<std::int64_t>(tensor.storage().nbytes()) >= options_.min_bytes.count;
+  };
+  bool is_any = std::ranges::any_of(
+      begun.writes, [&](const BegunCall::Write& write) { return is_large(write.tensor); });
+  libtorch::visit_arguments(call.results(), [&](const at::Tensor& tensor, std::size_t, int) {
+    is_any = is_any || is_large(tensor);
+  });
+  return is_any;
+}
+
 void Recorder::pass_by(OperatorCall& call, libtorch::CallForm& form, BegunCall& begun,
                        std::unique_lock<libtorch::LimitMutex>& lock) {
   libtorch::visit_arguments(call.arguments(), [&](const at::Tensor& tensor, std::size_t, int) {

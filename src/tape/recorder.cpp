@@ -67,6 +67,14 @@ bool is_statistic(const c10::Argument& argument) {
   return argument.alias_info() == nullptr && argument.name().starts_with("running_");
 }
 
+// Whether the call has results in memory of their own, and these are not known to be small.
+bool has_own_results(const OperatorCall& call, const libtorch::CallForms::Found& found) {
+  if (found.form != nullptr && found.form->learnt.makes_little) return false;
+  return std::ranges::count(call.schema().returns(), nullptr, &c10::Argument::alias_info) != 0;
+}
+
+constexpr std::int64_t kMostCopied = 16 << 10;
+
 }  // namespace
 
 // Of a tensor that is not plain, what it is made of has its bytes while the operator runs.
@@ -141,9 +149,11 @@ void Recorder::begin(OperatorCall& call, const OperatorFacts& facts, BegunCall& 
   for (const auto& part : begun.written_parts) protect(*Tape::cell_of(part.storage)->value);
 }
 
-// What the call will write to, and whether its results can be made again after that.
+// What the call will write to, and whether its results can be made again after that. For that, a
+// small root keeps its old contents, such as the state of an observer that quantization has.
 void Recorder::note_writes(OperatorCall& call, const OperatorFacts& facts, BegunCall& begun) {
   const auto arguments = call.arguments();
+  c10::SmallVector<Value*, 4> kept;
   for (const OperatorFacts::Write& write : facts.writes) {
     // A tensor that is given another shape or memory: no bytes change.
     if (facts.writes_no_data) break;
@@ -160,9 +170,13 @@ void Recorder::note_writes(OperatorCall& call, const OperatorFacts& facts, Begun
       const bool covers = libtorch::covers_storage(tensor) && overwrites(call, argument);
       // The old contents of a root are lost to those who read them, and of memory that is written
       // through two arguments each would have a copy of its own.
-      const Value& old = tape_.value_of(tensor);
+      Value& old = tape_.value_of(tensor);
       const auto uses = std::ranges::count(begun.pinned, &old);
-      const bool lost = old.producer == nullptr && (statistic ? uses > 1 : !covers || uses > 1);
+      bool lost = old.producer == nullptr && (statistic ? uses > 1 : !covers || uses > 1);
+      if (lost && uses == 1 && old.size <= kMostCopied && has_own_results(call, begun.found)) {
+        kept.push_back(&old);
+        lost = false;
+      }
       const bool twice = std::ranges::any_of(begun.writes, [&](const BegunCall::Write& other) {
         return libtorch::share_memory(other.tensor, tensor);
       });
@@ -170,6 +184,9 @@ void Recorder::note_writes(OperatorCall& call, const OperatorFacts& facts, Begun
       begun.writes.push_back({tensor, mine, covers, &old, statistic});
     });
   }
+  begun.records = begun.records && std::ranges::all_of(kept, [this](Value* old) {
+                    return tape_.keep_contents(*old);
+                  });
 }
 
 void Recorder::take_down(const OperatorCall& call, BegunCall& begun) {
@@ -191,21 +208,6 @@ void Recorder::take_down(const OperatorCall& call, BegunCall& begun) {
   for (const Producer::Input& input : begun.producer->inputs) {
     if (input.value != nullptr) tape_.read(*begun.producer, *input.value);
   }
-}
-
-// Whether anything that the call has made or written to is large enough to be dropped.
-bool Recorder::makes_much(const OperatorCall& call, const BegunCall& begun) const {
-  const auto is_large = [&](const at::Tensor& tensor) {
-    if (!tensor.defined()) return false;
-    if (!tape_.manages(tensor)) return tensor.is_nested();
-    return static_cast<std::int64_t>(tensor.storage().nbytes()) >= options_.min_bytes.count;
-  };
-  bool is_any = std::ranges::any_of(
-      begun.writes, [&](const BegunCall::Write& write) { return is_large(write.tensor); });
-  libtorch::visit_arguments(call.results(), [&](const at::Tensor& tensor, std::size_t, int) {
-    is_any = is_any || is_large(tensor);
-  });
-  return is_any;
 }
 
 void Recorder::end(OperatorCall& call, const OperatorFacts& facts, BegunCall& begun) {

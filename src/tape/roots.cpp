@@ -52,6 +52,20 @@ std::vector<Value*> Tape::held_dependants(Value& root) {
   return held;
 }
 
+bool Tape::keep_contents(Value& root) {
+  try {
+    if (side_ != nullptr) make_room_on(device_, root.size, /*is_guess=*/false);
+    // A detached root keeps the old bytes, under the name that readers know. new_version() takes
+    // the storage from it.
+    root.detached = copy_of(ManagedMemory::memory_of(*root.cell).get(), root.size);
+    if (side_ != nullptr) side_->made_again(root);
+    if (root.size < options_.min_bytes.count) little_kept_ += root.size;
+    return true;
+  } catch (const BudgetError&) {
+    return false;
+  }
+}
+
 void Tape::protect_readers(Value& root) {
   if (root.readers.empty() || root.detached) return;
   // None of what is met here may die while another is brought back.
@@ -63,19 +77,8 @@ void Tape::protect_readers(Value& root) {
   for (const Value* value : frontier) {
     if (value->size >= options_.min_bytes.count && value->cell->own) burden += value->size;
   }
-  if (burden > root.size) {
-    try {
-      if (side_ != nullptr) make_room_on(device_, root.size, /*is_guess=*/false);
-      // A detached root keeps the old bytes, under the name that readers know. new_version() takes
-      // the storage from it.
-      root.detached = copy_of(ManagedMemory::memory_of(*root.cell).get(), root.size);
-      if (side_ != nullptr) side_->made_again(root);
-      if (root.size < options_.min_bytes.count) little_kept_ += root.size;
-      return;
-    } catch (const BudgetError&) {
-      // The other way may do: what is there needs no room.
-    }
-  }
+  // Where there is no room for a copy, dependants that are there may stay without any.
+  if (burden > root.size && keep_contents(root)) return;
   // Freed last: the memory of one may be held for a look at its gradient alone, and such holds end
   // where room is needed.
   std::vector<c10::Storage> storages;

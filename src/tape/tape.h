@@ -106,6 +106,8 @@ class Tape {
   // The bytes of a root are about to change: whoever needs them is made independent of them. It
   // may keep a copy of them until new_version(), or unprotect().
   void protect_readers(Value& root);
+  // Keeps a copy of a root's bytes until new_version(), or unprotect(). False if there is no room.
+  bool keep_contents(Value& root);
   // For a value that was to be written: true if it is a root of which nobody needs old bytes, as
   // they did not change. With `may_differ` that is looked up.
   bool unprotect(Value& value, bool may_differ);

@@ -1,5 +1,6 @@
 """MemoryBudget from Python: gradients are bitwise the plain step's, and errors are Python's own."""
 
+import gc
 import pickle
 import subprocess
 import sys
@@ -57,6 +58,7 @@ def test_a_budget_error_is_caught_as_torch_s_out_of_memory_error_inside_and_outs
     lambda: torch.tensor([0.0] * 50_000), lambda: torch.as_tensor([0.0] * 50_000), lambda: torch.zeros(1).new_tensor([0.0] * 50_000),
     lambda: torch.zeros(8).untyped_storage().resize_(200_000)])
 def test_what_no_operator_allocates_is_refused_with_the_same_error(allocate):
+    gc.collect()  # what earlier tests have left would make room
     budget = reprise.MemoryBudget(reprise.live_bytes() + 100_000)
     with budget.step():
         with pytest.raises(reprise.BudgetError, match="past operators|outside of operators"):
