@@ -1,15 +1,20 @@
 """A compiled forward draws its random numbers in the order that it has without a budget. Inductor puts draws where memory is
-least, so that it chose another order for another plan, and stored compiled code without knowing of it."""
+least, so that it chose another order for another plan, and stored compiled code without knowing of it. Masks of draws are kept."""
+
+import contextlib
 
 import pytest
 import torch
 from conftest import long
 from test_compiled import fresh  # noqa: F401
 from torch import nn
+from torch._inductor.cpp_builder import is_gcc
+from torch._inductor.cpu_vec_isa import pick_vec_isa
+from torch._inductor.utils import run_and_get_code
 from torch.nn import functional as F
 
 import reprise
-from reprise.compiled import _draws, _joint
+from reprise.compiled import _draws, _joint, _vectors
 
 ROWS, WIDTH, HEADS = 64, 32, 4
 
@@ -90,3 +95,48 @@ def test_an_operator_of_another_library_may_draw():
         torch.ops.reprise_draws.scaled.default, torch.ops.aten.bernoulli.default, torch.ops.aten.relu.default,
         torch.ops._c10d_functional.wait_tensor.default)}
     assert list(draws.values()) == [True, True, False, False]
+
+
+def test_a_plan_keeps_masks_rather_than_draw_again():
+    """A mask has a quarter of a value's bytes, and a draw takes longer than a product of small matrices."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    layers = [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU(), nn.Dropout(0.2)) for _ in range(6)]
+    call = reprise.compile(nn.Sequential(*layers), memory_budget="85%")
+    call(torch.randn(512, WIDTH)).sum().backward()
+    [graph] = call.memory_budget.report()
+    assert graph.predicted_peak <= 0.85 * graph.default_peak
+    assert all(graph.kept[f"{at}.2"] >= 512 * WIDTH and f"{at}.2" not in graph.recomputed for at in range(6)), graph
+
+
+MASKS = {
+    "greater": lambda x, y: x > y,
+    "not": lambda x, y: ~(x > y),
+    "whole": lambda x, y: (x > y).t().contiguous(),
+    "rows": lambda x, y: (x > y).any(1),
+    "columns": lambda x, y: (x >= y).all(0),
+    "chosen": lambda x, y: torch.where(x > y, x, y) * (x > y),
+    "both": lambda x, y: ((x > y).logical_xor_(x == y), x.to(torch.bool)),
+    "drawn": lambda x, y: (torch.ops.aten.native_dropout(x.float(), 0.3, True), torch.rand(37, 19), torch.randn(19)),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float, torch.bfloat16, torch.int8, *(pytest.param(each, marks=long) for each in (
+    torch.double, torch.half, torch.int16, torch.int32, torch.int64, torch.uint8, torch.bool))])
+def test_draws_and_masks_are_the_same_in_vectors(dtype):
+    def run(x, y):
+        return [mask(x, y) for mask in MASKS.values()]
+
+    torch.manual_seed(0)
+    given = [torch.randint(0, 3, (37, 19)).to(dtype) for _ in range(2)]
+    found = []
+    for way in (contextlib.nullcontext, _vectors.masks_in_vectors):
+        torch._dynamo.reset()
+        torch.manual_seed(0)
+        with way():
+            results, code = run_and_get_code(torch.compile(run, dynamic=False), *given)
+        found.append([each.view(torch.uint8) for each in torch.utils._pytree.tree_leaves(results)])
+    assert "reinterpret_cast<uint8_t*>(out_ptr" in "".join(code) or not pick_vec_isa()
+    assert f"[&]() {_vectors.VECTORIZED}" in "".join(code) or not pick_vec_isa() or not is_gcc()
+    for one, two in zip(*found, strict=True):
+        assert torch.equal(one, two)

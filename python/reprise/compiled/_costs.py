@@ -5,6 +5,8 @@ merges loops saves that, and most traffic of memory."""
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,6 +19,7 @@ from .._reprise import PeakScope
 from . import _cost_cache
 from ._kinds import Kind, name_of
 from ._sizes import value_of
+from ._vectors import VECTORIZED
 
 _REPEATS = 20
 # Seconds for the repeats: noise is small beside longer operators.
@@ -29,6 +32,14 @@ _TRAFFIC_SAMPLE, _TRAFFIC_SAMPLE_OF_DEVICE = 1 << 24, 1 << 28
 _IN_FLIGHT = 10
 # Libraries whose operators do nothing but compute. Others may send, print or count: a collective waits for other ranks.
 _PURE = frozenset("aten prims inductor_prims rngprims mkldnn onednn quantized quantized_decomposed".split())
+
+# What inductor's loops on a CPU draw by. Eager operators draw otherwise.
+_DRAWS = """
+#include <torch/csrc/inductor/cpp_prefix.h>
+extern "C" {vectorized} void draw(float* drawn, int64_t count) {{
+  for (int64_t at = 0; at < count; ++at) drawn[at] = {function}(1, at);
+}}
+"""
 
 Layouts = dict[fx.Node, tuple[int, ...]]  # strides of arguments
 
@@ -100,13 +111,16 @@ class Costs:
         """Nanoseconds of the arithmetic."""
         value = value_of(node)
         value = value if isinstance(value, torch.Tensor) else value[0]
-        key = ("loop", str(node.target), value.dtype, value.device.type)
+        key = ("loop", str(node.target), value.dtype, value.device.type, *(node.args[2:] if name_of(node) == "inductor_random" else ()))
         return self._known(lambda: [self._time_loop(node, value)], *key)[0] * elements
 
     def _time_loop(self, node: fx.Node, value: torch.Tensor) -> float:
         if name_of(node) == "inductor_random":
+            draw = _inductors_draw(str(node.args[2])) if value.device.type == "cpu" else None
+
             def run(elements: int) -> Any:
-                return lambda: torch.rand(elements, device=value.device)
+                drawn = torch.empty(elements, device=value.device)
+                return (lambda: draw(drawn.data_ptr(), elements)) if draw else drawn.uniform_
         elif not isinstance(node.target, torch._ops.OpOverload) or torch.Tag.pointwise not in node.target.tags:
             return 0.0  # it moves bytes, and computes nothing to speak of
         else:
@@ -139,6 +153,19 @@ class _real:
     def __exit__(self, *error: Any) -> None:
         for part in reversed(self._parts):
             part.__exit__(*error)
+
+
+def _inductors_draw(kind: str) -> Callable[[int, int], Any] | None:
+    """Writes so many numbers to an address. `kind`: "rand" or "randn". It takes seconds to compile."""
+    with contextlib.suppress(Exception):  # no compiler
+        from torch._inductor import cpp_builder
+        from torch._inductor.codecache import CppCodeCache
+
+        function = "randn_cpu" if kind == "randn" else "normalized_rand_cpu"
+        draw = CppCodeCache.load(_DRAWS.format(function=function, vectorized=VECTORIZED if cpp_builder.is_gcc() else "")).draw
+        draw.argtypes = ctypes.c_void_p, ctypes.c_int64
+        return draw  # type: ignore[no-any-return]
+    return None
 
 
 def _nanoseconds(run: Any, device: torch.device) -> float:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
+import torch
+
 from ._joint import Joint
 from ._kinds import Kind, is_scatter, name_of
+from ._sizes import value_of
 
 # A compiler keeps a result in memory rather than compute a longer chain at each reader.
 _LONGEST_CHAIN = 30
@@ -73,5 +76,18 @@ class Held:
         if len(self.chain[at]) >= _LONGEST_CHAIN or name_of(joint.nodes[at]) == "cat":
             return True
         if joint.in_forward[at]:
+            if self._is_drawn(at):
+                return True
             return sum(2 * joint.bytes[each] >= joint.bytes[at] for each in self.sources[at]) > 1
         return len(joint.users[at]) > 1 and bool(self.sources[at])
+
+    def _is_drawn(self, at: int) -> bool:
+        """A mask of dropout, or drawn numbers that are used otherwise: they take longer to draw again than most of what is as large."""
+        joint = self.joint
+
+        def is_mask(of: int) -> bool:
+            return getattr(value_of(joint.nodes[of]), "dtype", None) is torch.bool
+
+        if is_mask(at):
+            return any(name_of(joint.nodes[each]) == "inductor_random" for each in self.chain[at])
+        return name_of(joint.nodes[at]) == "inductor_random" and not all(map(is_mask, joint.users[at]))

@@ -26,7 +26,7 @@ from ._joint import Joint
 from ._layouts import laid_out_as_default
 from ._sizes import Binding
 from ._torch import autograd_grad, common, partitioners, written_before_read
-from ._vectors import added_up
+from ._vectors import added_up, masks_in_vectors
 
 
 CUDA_GRAPHS = "reprise.compile: CUDA graphs keep the memory of a step, so that there is nothing to plan; take another mode than " \
@@ -122,13 +122,14 @@ def _compile(original: Callable[..., Any], begin_graph: Callable[[str | UsageErr
         keep_order(graph.finish(*halves))
         until_compiled.enter_context(added_up(halves[0]))
         until_compiled.enter_context(laid_out_as_default(halves[0]))
+        until_compiled.enter_context(masks_in_vectors())
         return halves
 
     backward = options["bw_compiler"] or options["fw_compiler"]
 
     def compile_backward(half: Any, inputs: Any) -> Any:
         WatchedCall.compilations += 1
-        with repeated_in_time(half), written_before_read(), added_up(half), laid_out_as_default(half):
+        with repeated_in_time(half), written_before_read(), added_up(half), laid_out_as_default(half), masks_in_vectors():
             compiled = backward(half, inputs)
         WatchedCall.compilations += 1
         if not getattr(compiled, "_boxed_call", False):
