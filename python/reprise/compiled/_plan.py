@@ -38,8 +38,12 @@ _WORTH_MORE = 0.9
 _NAMED = 5
 # Calls of compiled blocks in one step.
 _MANY_CALLS = 32
-# Nearer to the budget than that, a further try gains nothing to speak of.
-_CLOSE = 0.985
+# Nearer to the budget than that, a further try gains nothing to speak of: the first in any case, the second where what is recomputed
+# takes little time.
+_CLOSE, _FAIRLY_CLOSE = 0.985, 0.97
+_LITTLE = 0.01  # of a step's seconds
+# Graphs of many operators are first planned for so little less, since their schedules take long to make.
+_MARGIN = 160
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,11 +121,15 @@ class GraphPlanner:
         if self.default.peak <= room:
             return self._chosen(Cut(self.default_saved), self.default, 0, begin)
         previous: Cut | None = None
-        error = 0  # of the planner's model, as the schedule showed it
-        tries = _TRIES if len(self.step.operators) <= _MANY_OPERATORS else 2
+        has_many = len(self.step.operators) > _MANY_OPERATORS
+        tries = 2 if has_many else _TRIES
+        error = guess = room // _MARGIN if has_many else 0  # of the planner's model, as the schedule shows it
         while tries > 0:
             plan = self._plan(max(room - error, 0))
             if not plan.fits:
+                if guess:
+                    error = guess = 0
+                    continue
                 if error == 0:
                     error = self._error_at_least()
                     tries -= 1
@@ -137,9 +145,9 @@ class GraphPlanner:
             halves = self._realized[-1].halves
             tries -= 1
             peak = halves.late_peak if halves.late_peak > room else halves.peak
-            if _CLOSE * room <= peak <= room:
+            if _CLOSE * room <= peak <= room or self._gains_little(plan, peak, room):
                 break
-            error = peak - plan.peak
+            error, guess = peak - plan.peak, 0
         if not self._within(room) and self.smallest().halves.peak < _WORTH_MORE * room:
             plan = self._plan(max(room - 2 * error, 0))
             if plan.fits and self.step.cut_of(plan) != previous:
@@ -148,6 +156,11 @@ class GraphPlanner:
             raise NoPlan(self.least)
         chosen = min(self._within(room), key=lambda each: (each.computes_otherwise, each.plan.recompute_nanoseconds))
         return self._chosen(chosen.cut, chosen.halves, chosen.plan.recompute_nanoseconds, begin, chosen.computes_otherwise)
+
+    def _gains_little(self, plan: _SplitPlan, peak: int, room: int) -> bool:
+        """Whether the rest of the bytes saves few seconds, even if each byte saves several times as many as the mean one does."""
+        spare = (room - peak) / max(1, self.default.peak - peak)
+        return _FAIRLY_CLOSE * room <= peak <= room and 4 * spare * plan.recompute_nanoseconds < _LITTLE * 1e9 * self.step.seconds
 
     def _beside_what_limits(self, room: int, others: Others) -> Others:
         """Beside so much after forward that no more is handed over than the joint's share allows: as torch counts it, from the
