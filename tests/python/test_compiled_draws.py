@@ -14,7 +14,7 @@ from torch._inductor.utils import run_and_get_code
 from torch.nn import functional as F
 
 import reprise
-from reprise.compiled import _draws, _joint, _vectors
+from reprise.compiled import _costs, _draws, _joint, _vectors
 
 ROWS, WIDTH, HEADS = 64, 32, 4
 
@@ -140,3 +140,11 @@ def test_draws_and_masks_are_the_same_in_vectors(dtype):
     assert f"[&]() {_vectors.VECTORIZED}" in "".join(code) or not pick_vec_isa() or not is_gcc()
     for one, two in zip(*found, strict=True):
         assert torch.equal(one, two)
+
+
+@pytest.mark.parametrize("kind", ["rand", pytest.param("randn", marks=long)])
+def test_draws_are_timed_as_inductor_makes_them(kind):
+    drawn = torch.full([1000], float("nan"))
+    _costs._inductors_draw(kind)(drawn.data_ptr(), 1000)
+    assert not drawn.isnan().any() and drawn.unique().numel() > 900
+    assert kind == "randn" or 0 <= drawn.min() and drawn.max() < 1

@@ -1,7 +1,7 @@
 """Seconds and workspaces of operators: each kind is timed once on a machine, on tensors of its own.
 
-Loops are timed as eager operators on data in the nearest cache, without what the call of an operator takes: a compiler that
-merges loops saves that, and most traffic of memory."""
+Draws on a CPU are timed as inductor's code. Other loops are timed as eager operators on data in the nearest cache, without what the
+call of an operator takes: a compiler that merges loops saves that, and most traffic of memory."""
 
 from __future__ import annotations
 
@@ -162,7 +162,8 @@ def _inductors_draw(kind: str) -> Callable[[int, int], Any] | None:
         from torch._inductor.codecache import CppCodeCache
 
         function = "randn_cpu" if kind == "randn" else "normalized_rand_cpu"
-        draw = CppCodeCache.load(_DRAWS.format(function=function, vectorized=VECTORIZED if cpp_builder.is_gcc() else "")).draw
+        vectorized = VECTORIZED if kind == "rand" and cpp_builder.is_gcc() else ""
+        draw = CppCodeCache.load(_DRAWS.format(function=function, vectorized=vectorized)).draw
         draw.argtypes = ctypes.c_void_p, ctypes.c_int64
         return draw  # type: ignore[no-any-return]
     return None

@@ -76,9 +76,7 @@ class Held:
         if len(self.chain[at]) >= _LONGEST_CHAIN or name_of(joint.nodes[at]) == "cat":
             return True
         if joint.in_forward[at]:
-            if self._is_drawn(at):
-                return True
-            return sum(2 * joint.bytes[each] >= joint.bytes[at] for each in self.sources[at]) > 1
+            return self._is_drawn(at) or sum(2 * joint.bytes[each] >= joint.bytes[at] for each in self.sources[at]) > 1
         return len(joint.users[at]) > 1 and bool(self.sources[at])
 
     def _is_drawn(self, at: int) -> bool:

@@ -102,8 +102,8 @@ def added_up(half: fx.GraphModule) -> Iterator[None]:
 
 @contextlib.contextmanager
 def masks_in_vectors() -> Iterator[None]:
-    """Vector code that inductor makes inside draws numbers in half of the time, and stores masks such as those of dropout in a twentieth, as
-    the same bits. In torch 2.11 to 2.15 GCC may not vectorize the loop that draws, and a mask is converted element by element."""
+    """Vector code that inductor makes inside draws numbers and stores masks, such as those of dropout, faster and with the same bits. By
+    itself inductor forbids GCC to vectorize the loop that draws, and a mask is converted element by element."""
     from torch._inductor import cpp_builder
     from torch._inductor.codegen import cpp
 
