@@ -93,12 +93,13 @@ class CachedPlanner(GraphPlanner):
         self._write({**self._known, "plans": [*self._known["plans"], plan][-_MOST_PLANS:]})
         return chosen
 
-    def realized(self, cut: dict[str, Any], recompute_seconds: float, seconds: float | None, others: Others) -> Chosen:
+    def realized(self, cut: dict[str, Any], known: list[int] | None, recompute_seconds: float, seconds: float | None,
+                 others: Others) -> Chosen:
         """The plan with that cut, which another process has made of the same graph."""
         begin = time.perf_counter()
         self.default = self.default.beside(others)
         found = Cut.read(cut)
-        return Chosen(found, Halves(self.joint, found, others), self.default, recompute_seconds, time.perf_counter() - begin, seconds)
+        return Chosen(found, Halves(self.joint, found, others, known), self.default, recompute_seconds, time.perf_counter() - begin, seconds)
 
     def need(self, graph: int = 0, measured: Measured | None = None, is_last: bool = False,
              beside: int | None = None) -> Need:
@@ -174,14 +175,16 @@ def _read(file: pathlib.Path) -> dict[str, Any]:
     return known
 
 
-def _written(halves: Halves) -> dict[str, int]:
+def _written(halves: Halves) -> dict[str, Any]:
     peak = halves.peak  # whatever it is the largest of is known then
-    return {**{name: each for name, each in vars(halves).items() if isinstance(each, int)}, "peak": peak}
+    return {**{name: each for name, each in vars(halves).items() if isinstance(each, int)}, "peak": peak, "known": halves.known}
 
 
-def _halves_of(written: dict[str, int], others: Others, joint: Joint, cut: Cut) -> Halves:
+def _halves_of(written: dict[str, Any], others: Others, joint: Joint, cut: Cut) -> Halves:
     halves = Halves.__new__(Halves)
-    vars(halves).update({name: int(each) for name, each in written.items() if name != "peak"}, others=others, _to_schedule=None)
+    known = None if written["known"] is None else [int(each) for each in written["known"]]
+    counts = {name: int(each) for name, each in written.items() if name not in ("peak", "known")}
+    vars(halves).update(counts, known=known, others=others, _to_schedule=None)
     halves.hand_over(joint, cut)
     return halves
 

@@ -25,6 +25,7 @@ from ._draws import drawn_in_order
 from ._joint import Joint
 from ._layouts import laid_out_as_default
 from ._sizes import Binding
+from ._timeline import reused_within_bytes
 from ._torch import autograd_grad, common, partitioners, written_before_read
 from ._vectors import added_up, masks_in_vectors
 
@@ -129,7 +130,8 @@ def _compile(original: Callable[..., Any], begin_graph: Callable[[str | UsageErr
 
     def compile_backward(half: Any, inputs: Any) -> Any:
         WatchedCall.compilations += 1
-        with repeated_in_time(half), written_before_read(), added_up(half), laid_out_as_default(half), masks_in_vectors():
+        with (repeated_in_time(half), written_before_read(), added_up(half), laid_out_as_default(half), masks_in_vectors(),
+              reused_within_bytes(half)):
             compiled = backward(half, inputs)
         WatchedCall.compilations += 1
         if not getattr(compiled, "_boxed_call", False):

@@ -49,9 +49,9 @@ class Schedule:
     made: InMemory  # strides of what loops have computed
     costs: dict[str, tuple[int, int]]  # nanoseconds and workspace of calls in the layouts that inductor chose, by name
 
-    def peak(self, handing: Handing = Handing()) -> int:
-        """In bytes. `handing`: what forward hands over, for backward's."""
-        return self.timeline.peak(handing)
+    def peak(self, handing: Handing = Handing(), known: list[int] | None = None) -> int:
+        """In bytes. `handing`: what forward hands over, for backward's. `known`: what inductor is told of each operator's bytes."""
+        return self.timeline.peak(handing, known)
 
 
 def schedule_of(module: fx.GraphModule, joint: Joint, handing: Handing | None = None) -> Schedule | None:

@@ -22,6 +22,7 @@ from ._parts import added_one_by_one, is_product
 from ._schedule import Halves, vectors_of_forward
 from ._sizes import Seen
 from ._step import Step
+from ._timeline import tell_bytes
 
 # Plans that are compared with the backend's schedule; each corrects the next by what the schedule showed.
 _TRIES = 4
@@ -226,6 +227,7 @@ class GraphPlanner:
         if chosen is None or chosen.cut.is_default(self.joint, self.default_saved):
             return []
         compute_as_default(forward, backward, self.joint, chosen.cut.in_memory)
+        tell_bytes(backward, chosen.halves.known)
         return self.joint.draw_order or []
 
     def held_at_peak(self) -> str:

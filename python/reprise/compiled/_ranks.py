@@ -56,7 +56,8 @@ class Agreement:
             except NoPlan as none:
                 store.set(f"{place}/plan", json.dumps({"least": none.least}))
                 raise
-            plan = {"cut": chosen.cut.written(), "recompute_seconds": chosen.recompute_seconds, "seconds": chosen.seconds}
+            plan = {"cut": chosen.cut.written(), "known": chosen.halves.known, "recompute_seconds": chosen.recompute_seconds,
+                    "seconds": chosen.seconds}
             store.set(f"{place}/plan", json.dumps(plan))
             return chosen
         if not _comes(lambda: bool(store.check([f"{place}/plan"]))):

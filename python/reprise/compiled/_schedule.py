@@ -26,7 +26,8 @@ from ._torch import backward_extracted_once, partitioners, without_warnings_of_n
 class Halves:
     """Bytes above those live before the graph runs: while forward runs, while others do, and while backward does."""
 
-    def __init__(self, joint: Joint, cut: Cut, others: Others = Others()) -> None:
+    def __init__(self, joint: Joint, cut: Cut, others: Others = Others(), known: list[int] | None = None) -> None:
+        """`known`: the bytes that inductor was told for each operator of backward; None to find them."""
         saved = cut.saved
         forward, backward = _split(joint, cut)
         self.hand_over(joint, cut)
@@ -59,7 +60,11 @@ class Halves:
         if backward_schedule:
             joint.newest_loops, joint.newest_vectors = backward_schedule.loops, backward_schedule.vectors
             joint.newest_operands = backward_schedule.operands
-        self._in_backward = backward_schedule.peak(handing) if backward_schedule else _eager_peak(backward, handed, sizes, kept)
+        is_default = joint.layouts is None or cut.is_default(joint, joint.layouts.saved)
+        if backward_schedule and known is None and not is_default and not joint.sizes.upper:
+            known = backward_schedule.timeline.while_each_runs(handing)
+        self.known = known
+        self._in_backward = backward_schedule.peak(handing, known) if backward_schedule else _eager_peak(backward, handed, sizes, kept)
         self._forward = forward_schedule.peak() if forward_schedule else _eager_peak(forward, {}, {}, set())
         self._to_schedule: Callable[[], Schedule | None] | None = None
         if joint.fuses and not forward_schedule:
@@ -86,7 +91,7 @@ class Halves:
         same, key = self, self._key(others)
         if key != self._key(self.others):
             if key not in self._beside:  # its schedules take long, and every step asks
-                self._beside[key] = Halves(self._joint, self._cut, others)
+                self._beside[key] = Halves(self._joint, self._cut, others, self.known)
             same = self._beside[key]
         result = copy.copy(same)
         result.others = others

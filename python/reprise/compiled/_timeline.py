@@ -6,12 +6,20 @@ handed over, and whoever has it.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import operator
+from collections.abc import Iterator
 from typing import Any
 from unittest.mock import patch
 
+from torch import fx
+
 from ._again import operator_with_results
 from ._sizes import Sizes, rounded
+from ._torch import stored_apart
+
+_KNOWN = "reprise_bytes"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,9 +57,23 @@ class Timeline:
     estimate: int  # of the peak, by inductor
     while_run: list[int]  # its estimates of the bytes while each operator runs
 
-    def peak(self, handing: Handing) -> int:
-        """The most bytes at once, those handed over among them."""
-        count, reuse = len(self.operators), _Reuse(self.estimate, list(self.while_run))
+    def peak(self, handing: Handing, known: list[int] | None = None) -> int:
+        """The most bytes at once, those handed over among them. `known`: the bytes while each operator runs, where inductor is told
+        them."""
+        reuse = _Reuse(self.estimate, list(self.while_run)) if known is None else _Reuse(max(known, default=0), list(known))
+        during = self._bytes(handing, reuse)
+        for first, end, size in reuse.held:
+            for at in range(first, end):
+                during[at] += size
+        return max(during, default=sum(handing.sizes.values()))
+
+    def while_each_runs(self, handing: Handing) -> list[int]:
+        """Bytes by operator, if no buffer is held for a later one."""
+        return self._bytes(handing, _Reuse(0, list(self.while_run)))
+
+    def _bytes(self, handing: Handing, reuse: _Reuse) -> list[int]:
+        """By operator, without those of buffers that are held to be reused: `reuse` is told what could be."""
+        count = len(self.operators)
         last_read: dict[int, int] = {}
         for name, at in self.inputs.items():
             # A view that is handed over keeps all of the memory that it is in.
@@ -84,18 +106,15 @@ class Timeline:
                 if name in self.forms:
                     reuse.free((*self.forms[name], name in unaligned), at)
             waiting.clear()
-        for first, end, size in reuse.held:
-            for at in range(first, end):
-                during[at] += size
-        return max(during, default=live)
+        return during
 
 
 class _Reuse:
     """A buffer that is freed, and taken again for a later one of its form: its memory is never given back between the two.
-    Inductor does so where its own estimate of the peak stays as it is."""
+    Inductor does so where the peak that it expects stays as it is."""
 
     def __init__(self, estimate: int, while_run: list[int]) -> None:
-        """Inductor's estimates of the peak, and of the bytes while each operator runs."""
+        """What inductor takes for the peak, and for the bytes while each operator runs."""
         self._estimate, self._while_run = estimate, while_run
         self._free: dict[Any, list[int]] = {}  # since which operator, by form
         self.held: list[tuple[int, int, int]] = []  # bytes after one operator and before another
@@ -114,6 +133,37 @@ class _Reuse:
         for each in between:
             self._while_run[each] += size
         self.held.append((since.pop() + 1, at, rounded(size, form[0])))
+
+
+def tell_bytes(half: fx.GraphModule, known: list[int] | None) -> None:
+    """Inductor is to take these for the bytes while each operator of that half runs; None: what it finds itself."""
+    half.graph.find_nodes(op="output")[0].meta[_KNOWN] = known
+
+
+@contextlib.contextmanager
+def reused_within_bytes(half: fx.GraphModule) -> Iterator[None]:
+    """Inductor, which compiles that half inside, does as `tell_bytes` has said. By itself it expects a higher peak than there is, because
+    it does not count what is written in place, and then holds freed buffers for later ones until that peak is there."""
+    from torch._inductor.codegen import wrapper
+    from torch._inductor.codegen.segmented_tree import SegmentedTree
+    from torch._inductor.graph import SubgraphLowering
+    from torch._inductor.virtualized import V
+
+    known = half.graph.find_nodes(op="output")[0].meta.get(_KNOWN)
+    if known is None:
+        yield
+        return
+    estimate: Any = wrapper.EfficientPeakEstimate
+
+    def estimate_of_plan() -> Any:
+        found = estimate()
+        if len(V.graph.scheduler.nodes) == len(known) and not isinstance(V.graph, SubgraphLowering):
+            found.overall_peak_memory = max(known, default=0)
+            found.segmented_tree = SegmentedTree(known, operator.add, max, 0)
+        return found
+
+    with patch.object(wrapper, "EfficientPeakEstimate", estimate_of_plan), stored_apart("bytes, by reprise", repr(known)):
+        yield
 
 
 def timeline_of(nodes: list[Any], rest: tuple[Any, ...], workspaces: list[int], symbols: Sizes) -> Timeline:
