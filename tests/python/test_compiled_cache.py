@@ -165,3 +165,35 @@ def test_of_plans_that_fit_one_with_the_same_bits_is_taken(monkeypatch):
             trained("90%", layers=4)
     plain, clean = seen
     assert plain.recompute_seconds < clean.recompute_seconds and not clean.computes_otherwise
+
+
+class Scores(torch.nn.Module):
+    """Gives its caller what it hands over as well, and its caller leaves it."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Linear(32, 32), torch.nn.Tanh()) for _ in range(12)))
+        self.head = torch.nn.Linear(32, 64)
+
+    def forward(self, x):
+        scores = self.head(self.layers(x))
+        return scores.logsumexp(1).sum(), scores
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_a_share_is_of_the_same_bytes_whatever_stood_beside_the_plans_on_disk(folder, backend):
+    def train(budget):
+        torch._dynamo.reset()
+        model, x = Scores(), torch.ones(512, 32)
+        call = reprise.compile(model, memory_budget=budget, backend=backend)
+        loss = call(x)[0]
+        (graph,) = call.memory_budget.report()
+        for _ in range(3):
+            loss.backward()
+            loss = call(x)[0]
+        return graph.default_peak, call.memory_budget.report()[0].measured_peak
+
+    alone, _ = train("95%")
+    train("80%")
+    from_disk, measured = train("95%")
+    assert from_disk == alone and measured <= 0.95 * alone

@@ -79,7 +79,7 @@ class CachedPlanner(GraphPlanner):
             is_smallest = room is None and made_for is None
             fits = room is not None and made_for is not None and each["halves"]["peak"] <= room <= _NEAR * made_for
             if (is_smallest or fits) and each["others"] == others.written():
-                self.default = self.default.beside(others)
+                self.default = self._alone.beside(others)
                 cut = Cut.read(each["cut"])
                 halves = _halves_of(each["halves"], others, self.joint, cut)
                 return Chosen(cut, halves, self.default, each["recompute_seconds"], time.perf_counter() - begin,
@@ -97,7 +97,7 @@ class CachedPlanner(GraphPlanner):
                  others: Others) -> Chosen:
         """The plan with that cut, which another process has made of the same graph."""
         begin = time.perf_counter()
-        self.default = self.default.beside(others)
+        self.default = self._alone.beside(others)
         found = Cut.read(cut)
         return Chosen(found, Halves(self.joint, found, others, known), self.default, recompute_seconds, time.perf_counter() - begin, seconds)
 
@@ -112,7 +112,7 @@ class CachedPlanner(GraphPlanner):
         return need
 
     def _write(self, known: dict[str, Any]) -> None:
-        self._known = {"need": None, **known, "default": _written(self.default), "costs": self.joint.costs,
+        self._known = {"need": None, **known, "default": _written(self._alone), "costs": self.joint.costs,
                        "draws": [self.joint.named[name] for name in self.joint.draw_order or ()],
                        "layouts": _written_layouts(self.joint)}
         if self._file is None:

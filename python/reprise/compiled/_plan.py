@@ -89,7 +89,7 @@ class GraphPlanner:
         begin = time.perf_counter()
         self.default_saved = joint.saved_by_default(default)
         joint.keep_small(self.default_saved)
-        self.default = halves or Halves(joint, Cut(self.default_saved))
+        self.default = self._alone = halves or Halves(joint, Cut(self.default_saved))  # `_alone`: beside no others
         joint.added = added_one_by_one(joint, self.default.own_peak) if joint.fuses else {}
         joint.in_memory |= {at for at, maker in joint.added.items() if not is_product(joint, maker)}
         self._limits = _limits_of(joint)
@@ -307,7 +307,7 @@ class GraphPlanner:
             self._others = others
             self._realized.clear()
             self._forget_step()
-        self.default = self.default.beside(others)  # a plan that was known may have left it beside others
+        self.default = self._alone.beside(others)  # a plan that was known may have left it beside others
 
     def _forget_step(self) -> None:
         self._step = None
