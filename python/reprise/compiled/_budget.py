@@ -39,7 +39,7 @@ from ._torch import forget
 # Corrections after measured steps; what is live before a step, such as the optimizer's state, grows in the first ones.
 _MOST_CORRECTIONS = 3
 # Bytes that a plan left unused are worth compiling again beyond that share of the limit.
-_WORTH_IT = 0.02
+_WORTH_IT = 0.018
 # A correction leaves that share of the limit besides, so that one suffices, and so does a share of what is predicted.
 _ROOM = 0.005
 # Backwards that end while a call waits for its own: a step of adversarial or alternating training has fewer.
