@@ -142,8 +142,8 @@ def tell_bytes(half: fx.GraphModule, known: list[int] | None) -> None:
 
 @contextlib.contextmanager
 def reused_within_bytes(half: fx.GraphModule) -> Iterator[None]:
-    """Inductor, which compiles that half inside, does as `tell_bytes` has said. By itself it expects a higher peak than there is, because
-    it does not count what is written in place, and then holds freed buffers for later ones until that peak is there."""
+    """Inductor, which compiles that half inside, does as `tell_bytes` has said. By itself it counts twice what is written in place. So it
+    expects a higher peak than there is, and holds freed buffers for later ones until that peak is there."""
     from torch._inductor.codegen import wrapper
     from torch._inductor.codegen.segmented_tree import SegmentedTree
     from torch._inductor.graph import SubgraphLowering
